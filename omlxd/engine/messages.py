@@ -1,0 +1,172 @@
+"""What crosses between the event loop and the device thread: plain frozen data, no MLX types.
+
+Commands go in through the worker's inbox; events come back in one batch a step.
+"""
+
+from dataclasses import dataclass
+
+from omlxd.backend.protocol import BackendInfo
+from omlxd.backend.sequence import NewToken, SequenceSpec
+from omlxd.errors import OmlxdError
+from omlxd.policy.ceiling import Limits
+from omlxd.policy.readings import AllocatorSample
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model only once it is loaded."""
+
+    weights_bytes: int
+    vocab_size: int
+    """Width of the logits."""
+    cache_kinds: tuple[str, ...]
+    """Cache class of each layer, in order."""
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    load_id: int
+    model_id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelLoad:
+    load_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    model_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    model_id: str
+    sequence: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a request. ``error`` is what it ends with; None when nobody listens any more."""
+
+    request_id: str
+    error: OmlxdError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimits:
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimPool:
+    """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
+
+    when_idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSample:
+    """Sample the allocator now; while work runs a sample comes with each step anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End everything and leave the thread."""
+
+
+Command = Load | CancelLoad | Unload | Submit | Cancel | SetLimits | ReclaimPool | TakeSample | Stop
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class BackendReady:
+    info: BackendInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    load_id: int
+    loaded_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFinished:
+    load_id: int
+    facts: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The load ended without a model, and what it took has been given back."""
+
+    load_id: int
+    error: OmlxdError
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    model_id: str
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """Prompt tokens of one request in its cache now, of how many; ``cached`` were not computed."""
+
+    request_id: str
+    done: int
+    total: int
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """One step of one model: prefill progress and all its new tokens."""
+
+    model_id: str
+    prefilled: tuple[Prefilled, ...]
+    tokens: tuple[tuple[str, NewToken], ...]
+    """(request id, token)"""
+    running: int
+    waiting: int
+    cache_bytes: int
+    """KV held by the model's running and prefilling requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """A request ended other than by its last token: cancelled (error None) or failed."""
+
+    request_id: str
+    error: OmlxdError | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReclaimed:
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    sample: AllocatorSample
+
+
+Event = (
+    BackendReady
+    | LoadProgress
+    | LoadFinished
+    | LoadFailed
+    | Unloaded
+    | Stepped
+    | RequestEnded
+    | PoolReclaimed
+    | Sampled
+)

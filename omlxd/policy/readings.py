@@ -1,0 +1,75 @@
+"""What machine, allocator and models look like at one instant: the only input of a decision.
+
+Sizes are bytes; times are seconds of one clock that keeps counting while the machine
+sleeps. ``None`` is unknown and never zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+
+class OsPressure(Enum):
+    """The operating system's own verdict on memory pressure."""
+
+    NORMAL = "normal"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one number of a reading comes from and when it was taken."""
+
+    name: str
+    taken_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """What the machine says about memory."""
+
+    taken_at: float
+    total: int
+    footprint: int | None = None
+    graphics_footprint: int | None = None
+    free: int | None = None
+    inactive: int | None = None
+    active: int | None = None
+    wired: int | None = None
+    external: int | None = None
+    compressor: int | None = None
+    device_cap: int | None = None
+    os_pressure: OsPressure | None = None
+    swap_used: int | None = None
+    sources: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
+    """Field name -> where that number comes from."""
+    degraded: tuple[str, ...] = ()
+    """One line for each source that failed and what replaced it; shown in ``/status``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSample:
+    """What MLX says, taken on the device thread: bytes in use, bytes pooled, the peak."""
+
+    taken_at: float
+    active: int
+    pool: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model as a decision sees it."""
+
+    id: str
+    weights_bytes: int
+    kv_bytes: int
+    busy: bool
+    """Leased, or with a request queued, prefilling or decoding."""
+    requests: int
+    pinned: bool
+    last_used: float
+    loading: bool = False
+    pending_unload: bool = False
