@@ -1,0 +1,31 @@
+"""How a part of the daemon declares its options: frozen dataclasses whose fields explain themselves.
+
+``config`` reads the annotations and the metadata made here; the example file is written
+from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any
+
+Bytes = Annotated[int, "bytes"]
+"""A size; the configuration also takes texts such as ``"12GB"``."""
+Seconds = Annotated[float, "seconds"]
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A dataclass field with its explanation and bounds: ``low <= value <= high``, ``value > above``.
+
+    Allowed annotations: ``bool``, ``int``, ``float``, ``str``, ``Bytes``, ``Seconds``, an ``Enum``,
+    ``tuple[str, ...]``, ``Mapping[str, Table]`` of another options class, and each of these
+    ``| None``, where ``None`` means what ``help`` says it means.
+    """
+    bounds: Mapping[str, float | None] = {"low": low, "high": high, "above": above}
+    return field(default=default, metadata={"help": help, **bounds})
