@@ -21,10 +21,10 @@ def option(
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """A dataclass field with its explanation and bounds: ``low <= value <= high``, ``value > above``.
+    """A dataclass field with its explanation and its bounds (``low <= value <= high``).
 
-    Allowed annotations: ``bool``, ``int``, ``float``, ``str``, ``Bytes``, ``Seconds``, an ``Enum``,
-    ``tuple[str, ...]``, ``Mapping[str, Table]`` of another options class, and each of these
+    Allowed annotations: ``bool``, ``int``, ``float``, ``str``, ``Bytes``, ``Seconds``, an
+    ``Enum``, ``tuple[str, ...]``, ``Mapping[str, Table]`` of another options class, and each of these
     ``| None``, where ``None`` means what ``help`` says it means.
     """
     bounds: Mapping[str, float | None] = {"low": low, "high": high, "above": above}
