@@ -1,4 +1,4 @@
-"""How a part of the daemon declares its options: frozen dataclasses whose fields explain themselves.
+"""How a part declares its options: frozen dataclasses whose fields explain themselves.
 
 ``config`` reads the annotations and the metadata made here; the example file is written
 from them.
@@ -24,8 +24,9 @@ def option(
     """A dataclass field with its explanation and its bounds (``low <= value <= high``).
 
     Allowed annotations: ``bool``, ``int``, ``float``, ``str``, ``Bytes``, ``Seconds``, an
-    ``Enum``, ``tuple[str, ...]``, ``Mapping[str, Table]`` of another options class, and each of these
-    ``| None``, where ``None`` means what ``help`` says it means.
+    ``Enum``, ``tuple[str, ...]``, ``Mapping[str, Table]`` of another options class, and each of
+    these ``| None``, where ``None`` means what ``help`` says it means. ``above`` is a bound that
+    the value itself must not touch.
     """
     bounds: Mapping[str, float | None] = {"low": low, "high": high, "above": above}
     return field(default=default, metadata={"help": help, **bounds})
