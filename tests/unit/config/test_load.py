@@ -1,0 +1,89 @@
+from pathlib import Path
+
+import pytest
+
+from omlxd.config.load import Origin, load
+from omlxd.config.options import LogLevel
+from omlxd.errors import ConfigError
+
+
+def write(home: Path, text: str) -> str:
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(text)
+    return str(home)
+
+
+def test_everything_has_a_default(tmp_path: Path) -> None:
+    config = load({}, {}, home=str(tmp_path))
+    assert (config.server.host, config.server.port) == ("127.0.0.1", 8484)
+    assert config.origins == {}
+
+
+def test_a_home_holds_all_places(tmp_path: Path) -> None:
+    found = load({}, {"OMLXD_HOME": str(tmp_path)}).places
+    assert found.config_file == tmp_path / "config.toml"
+    assert {found.state, found.models, found.cache, found.logs} == {
+        tmp_path / name for name in ("state", "models", "cache", "logs")
+    }
+
+
+def test_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    home = write(tmp_path, "[server]\nport = 1\ndrain_limit = 7\nhost = '::1'\n")
+    environ = {"OMLXD_SERVER_PORT": "2", "OMLXD_SERVER_DRAIN_LIMIT": "8"}
+    config = load({"server.port": "3"}, environ, home=home)
+    assert config.server.port == 3
+    assert config.server.drain_limit == 8.0
+    assert config.server.host == "::1"
+    assert config.origins == {
+        "server.port": Origin.FLAG,
+        "server.drain_limit": Origin.ENVIRONMENT,
+        "server.host": Origin.FILE,
+    }
+
+
+def test_all_mistakes_are_reported_at_once_with_their_keys(tmp_path: Path) -> None:
+    home = write(
+        tmp_path, "[server]\nport = 'x'\nnope = 1\n[log]\nlevel = 'loud'\n[extra]\na = 1\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load({"server.host": 3}, {"OMLXD_SERVER_DRAIN_LIMIT": "soon"}, home=home)
+    text = caught.value.message
+    for part in (
+        "server.port: must be a whole number",
+        "server.nope: unknown key; known are",
+        "log.level: must be one of 'debug'",
+        "extra: unknown section",
+        "OMLXD_SERVER_DRAIN_LIMIT: must be a number",
+        "--host: must be a text",
+    ):
+        assert part in text
+    assert len(caught.value.mistakes) == 6
+
+
+def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
+    home = write(tmp_path, "[server]\nport = = 3\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        load({}, {}, home=home)
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load({}, {}, home=str(tmp_path), config_file=str(tmp_path / "other.toml"))
+
+
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_bounds_are_named(tmp_path: Path, port: str) -> None:
+    with pytest.raises(ConfigError, match="--port: must be at"):
+        load({"server.port": port}, {}, home=str(tmp_path))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
+    home = write(tmp_path, f"[server]\ndrain_limit = {value}\n")
+    with pytest.raises(ConfigError, match=r"server\.drain_limit: must be finite"):
+        load({}, {}, home=home)
+
+
+def test_other_variables_of_the_prefix_are_left_alone(tmp_path: Path) -> None:
+    config = load({"log.level": "debug"}, {"OMLXD_VENV": "x"}, home=str(tmp_path))
+    assert config.log.level is LogLevel.DEBUG
