@@ -1,0 +1,124 @@
+"""What is on disk: the models, the broken ones and the folders they come from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class ModelKind(Enum):
+    """What a model is for, as far as its files say."""
+
+    LANGUAGE = "language"
+    VISION_LANGUAGE = "vision-language"
+    EMBEDDING = "embedding"
+    RERANKER = "reranker"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogModel:
+    """A model that can be loaded as far as its files tell.
+
+    Attributes:
+        path: resolved folder, inside its root. Never shown to clients.
+        weights_bytes: exact size of all tensors; vision_bytes: of them, those of vision and
+            audio parts, which a text-only load leaves out.
+        context_length: tokens the model was made for; None when its config does not say.
+        fingerprint: changes whenever config, tensors or tokenizer files change.
+        created: seconds since 1970, when its config was written.
+        config: config.json; generation: generation_config.json, empty without one.
+    """
+
+    id: str
+    path: str
+    kind: ModelKind
+    model_type: str
+    architecture: str | None
+    weights_bytes: int
+    vision_bytes: int
+    context_length: int | None
+    quantization: str | None
+    fingerprint: str
+    created: int
+    config: Mapping[str, Any] = field(repr=False)
+    generation: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenModel:
+    """Looks like a model and cannot be served; ``file`` (without its folder) is at fault."""
+
+    id: str
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A folder that is no model, or not one to be served; ``name`` is relative to its root."""
+
+    name: str
+    reason: str
+
+
+class RootState(Enum):
+    SCANNING = "scanning"
+    OK = "ok"
+    ABSENT = "absent"
+    DENIED = "denied"
+    HANGING = "hanging"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RootStatus:
+    path: str
+    state: RootState
+    detail: str | None = None
+    """What is wrong and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootScan:
+    """One look at one root."""
+
+    status: RootStatus
+    models: tuple[CatalogModel, ...] = ()
+    broken: tuple[BrokenModel, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All roots together; the first root that has an id gives its model."""
+
+    models: Mapping[str, CatalogModel]
+    broken: Mapping[str, BrokenModel]
+    skipped: tuple[Skipped, ...]
+    roots: tuple[RootStatus, ...]
+
+
+EMPTY = Catalog(models={}, broken={}, skipped=(), roots=())
+
+
+def merge(scans: Sequence[RootScan]) -> Catalog:
+    """``scans`` in the order of the roots. A good model beats a broken one of the same id."""
+    models: dict[str, CatalogModel] = {}
+    origin: dict[str, str] = {}
+    skipped: list[Skipped] = []
+    for scan in scans:
+        for model in scan.models:
+            if model.id in models:
+                reason = f"the one of the same name in {origin[model.id]} is served"
+                skipped.append(Skipped(model.id, reason))
+                continue
+            models[model.id] = model
+            origin[model.id] = scan.status.path
+        skipped.extend(scan.skipped)
+    broken: dict[str, BrokenModel] = {}
+    for scan in scans:
+        for item in scan.broken:
+            if item.id not in models:
+                broken.setdefault(item.id, item)
+    return Catalog(models, broken, tuple(skipped), tuple(scan.status for scan in scans))

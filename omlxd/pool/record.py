@@ -1,0 +1,104 @@
+"""What the pool knows about one model now: its state, who uses it and who waits for it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from omlxd.backend.sequence import SequenceSpec
+from omlxd.engine.messages import ModelFacts
+from omlxd.errors import ModelUnloading
+from omlxd.pool.catalog import CatalogModel
+from omlxd.pool.entry import Absent, Draining, Event, Ready, State, Unloading, step
+from omlxd.pool.options import ModelSettings
+from omlxd.pool.protocol import Generation, LoadTicket
+
+
+class Lease:
+    """The right to use a loaded model; it stays loaded until the lease is given back."""
+
+    def __init__(
+        self,
+        model_id: str,
+        request_id: str,
+        facts: ModelFacts,
+        submit: Callable[[str, SequenceSpec], Generation],
+    ) -> None:
+        self.model_id = model_id
+        self.request_id = request_id
+        self.facts = facts
+        self._submit = submit
+        self._revoked = False
+
+    def submit(self, sequence: SequenceSpec) -> Generation:
+        """Raises QueueFull, and ModelUnloading when the lease was ended from above."""
+        if self._revoked:
+            raise ModelUnloading(f"Model '{self.model_id}' was unloaded meanwhile.")
+        return self._submit(self.model_id, sequence)
+
+    def revoke(self) -> None:
+        self._revoked = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiter:
+    """A request that waits for a lease. ``number`` is its place of arrival on this machine."""
+
+    number: int
+    request_id: str
+    since: float
+    deadline: float
+    granted: asyncio.Future[Lease]
+
+
+@dataclass(slots=True, eq=False)
+class ModelRecord:
+    """Owned by the pool; changed on the loop only, its state by ``happen`` only."""
+
+    model: CatalogModel
+    settings: ModelSettings
+    last_used: float
+    idle_since: float
+    """Of the clock that leaves out the machine's sleep."""
+    state: State = field(default_factory=Absent)
+    ready_at: float = 0.0
+    failures: int = 0
+    preload: bool = False
+    ticket: LoadTicket | None = None
+    leases: set[Lease] = field(default_factory=set)
+    waiting: deque[Waiter] = field(default_factory=deque)
+    unloaded: list[asyncio.Future[int]] = field(default_factory=list)
+    replacement: CatalogModel | None = None
+    """What is on disk now, where that is not what is loaded."""
+    gone: bool = False
+    """No longer on disk."""
+
+    @property
+    def id(self) -> str:
+        return self.model.id
+
+    @property
+    def pinned(self) -> bool:
+        return bool(self.settings.pinned)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.leases or self.waiting)
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.waiting) or self.preload
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """Known while the model is in memory."""
+        return self.state.facts if isinstance(self.state, Ready | Draining | Unloading) else None
+
+    @property
+    def has_room(self) -> bool:
+        most = self.settings.max_concurrent_requests
+        return most is None or len(self.leases) < most
+
+    def happen(self, event: Event) -> None:
+        """Raises IllegalStep, and changes nothing then."""
+        self.state = step(self.state, event)
