@@ -43,6 +43,11 @@ class MemoryReading:
     device_cap: int | None = None
     os_pressure: OsPressure | None = None
     swap_used: int | None = None
+    counted_footprint: int | None = None
+    """Own footprint at the instant of the host counters (free to compressor), which may be older
+    than ``footprint``: the dynamic term takes both of one instant. None: as ``footprint``."""
+    counted_graphics: int | None = None
+    """Graphics footprint of that instant; only meant when ``counted_footprint`` is set."""
     sources: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
     """Field name -> where that number comes from."""
     degraded: tuple[str, ...] = ()
@@ -72,4 +77,13 @@ class ModelView:
     pinned: bool
     last_used: float
     loading: bool = False
+    load_aborting: bool = False
+    """Loading, and already flagged to stop."""
     pending_unload: bool = False
+    unloading: bool = False
+    """On its way out: its bytes count as being freed."""
+
+    @property
+    def bytes(self) -> int:
+        """Weights and KV together."""
+        return self.weights_bytes + self.kv_bytes

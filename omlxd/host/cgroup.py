@@ -1,0 +1,104 @@
+"""The cgroup v2 memory limits above this process (Documentation/admin-guide/cgroup-v2.rst)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """One group on the path that has a memory limit; bytes."""
+
+    path: str
+    limit: int
+    current: int | None
+    file_cache: int
+    """Its file pages on the LRU lists, which the kernel reclaims before the limit bites."""
+
+
+def own_groups(root: Path) -> tuple[Path, ...]:
+    """Folders of the groups that hold this process, innermost first; empty without cgroup v2.
+
+    ``root`` is where ``/`` of the machine lies. Raises OSError when /proc cannot be read.
+    """
+    own = _own_group((root / "proc/self/cgroup").read_text())
+    mounts = _mounts((root / "proc/self/mountinfo").read_text())
+    if own is None or not mounts:
+        return ()
+    point, below = _place(own, mounts)
+    folders = [root / point.lstrip("/")]
+    for part in below:
+        folders.append(folders[-1] / part)
+    return tuple(reversed(folders))
+
+
+def read_limits(groups: tuple[Path, ...]) -> tuple[GroupLimit, ...]:
+    """The groups that limit memory; a group without limit or controller is left out."""
+    limits = []
+    for group in groups:
+        limit = _number(group / "memory.max")
+        if limit is not None and limit > 0:
+            current = _number(group / "memory.current")
+            limits.append(GroupLimit(str(group), limit, current, _file_cache(group)))
+    return tuple(limits)
+
+
+def _own_group(text: str) -> str | None:
+    for line in text.splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    return None
+
+
+def _mounts(text: str) -> list[tuple[str, str]]:
+    """(group at the top of the mount, mount point) of each cgroup2 mount (proc(5), mountinfo)."""
+    mounts = []
+    for line in text.splitlines():
+        fields, _, kind = line.partition(" - ")
+        words = fields.split()
+        if kind.split()[:1] == ["cgroup2"] and len(words) >= 5:
+            mounts.append((_unescape(words[3]), _unescape(words[4])))
+    return mounts
+
+
+def _place(own: str, mounts: list[tuple[str, str]]) -> tuple[str, tuple[str, ...]]:
+    for top, point in mounts:
+        below = _below(own, top)
+        if below is not None:
+            return point, below
+    # Inside a namespace whose mount does not hold our group: its top is all that can be seen.
+    return mounts[0][1], ()
+
+
+def _below(own: str, top: str) -> tuple[str, ...] | None:
+    own_parts = [part for part in own.split("/") if part]
+    top_parts = [part for part in top.split("/") if part]
+    if ".." in own_parts or own_parts[: len(top_parts)] != top_parts:
+        return None
+    return tuple(own_parts[len(top_parts) :])
+
+
+def _unescape(text: str) -> str:
+    for code, character in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _file_cache(group: Path) -> int:
+    try:
+        text = (group / "memory.stat").read_text()
+    except OSError:
+        return 0
+    total = 0
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "active_file") and value.isdigit():
+            total += int(value)
+    return total

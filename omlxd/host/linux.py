@@ -1,0 +1,163 @@
+"""Memory readings of a Linux machine, a container in it, or its CUDA device."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+from omlxd.host.cgroup import GroupLimit, own_groups, read_limits
+from omlxd.host.draft import ReadingDraft
+from omlxd.host.fallback import physical_memory, psutil_available
+from omlxd.host.proc_files import parse_kib_fields, parse_pressure
+from omlxd.host.protocol import DeviceMemory, RuntimeMemory
+from omlxd.policy.readings import MemoryReading, OsPressure
+
+_SEVERITY = (OsPressure.NORMAL, OsPressure.WARNING, OsPressure.CRITICAL)
+_FOOTPRINT_FIELDS = ("RssAnon", "RssShmem", "VmSwap")
+
+
+class LinuxHost:
+    """Reads /proc and the cgroup files below ``root``; the device's numbers replace the
+    machine's where the models live on one."""
+
+    name = "linux"
+
+    def __init__(
+        self,
+        runtime: RuntimeMemory | None = None,
+        *,
+        root: Path = Path("/"),
+        available: Callable[[], int | None] = psutil_available,
+    ) -> None:
+        self._runtime = runtime or RuntimeMemory()
+        self._root = root
+        self._available = available
+
+    def read(self, now: float) -> MemoryReading:
+        meminfo = self._fields("proc/meminfo")
+        groups = self._groups()
+        device = self._runtime.device()
+        if device is not None:
+            draft = ReadingDraft(now, device.total, "device")
+            _put_device(draft, device)
+        else:
+            limits = read_limits(groups)
+            total, source = _total(meminfo, limits)
+            draft = ReadingDraft(now, total, source)
+            self._put_memory(draft, meminfo, limits)
+            self._put_footprint(draft)
+        _put_swap(draft, meminfo)
+        self._put_pressure(draft, groups)
+        return draft.finish()
+
+    def total_memory(self) -> int:
+        device = self._runtime.device()
+        if device is not None:
+            return device.total
+        return _total(self._fields("proc/meminfo"), read_limits(self._groups()))[0]
+
+    def wired_limit(self) -> int | None:
+        return None
+
+    def release_free_memory(self) -> int | None:
+        """What ``malloc_trim`` gave back, measured as the fall of the anonymous resident set:
+        the call itself only says whether there was something."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is None:  # musl has none
+            return None
+        before = self._fields("proc/self/status").get("RssAnon")
+        trim(ctypes.c_size_t(0))
+        after = self._fields("proc/self/status").get("RssAnon")
+        return None if before is None or after is None else max(0, before - after)
+
+    def _put_memory(
+        self, draft: ReadingDraft, meminfo: dict[str, int], limits: tuple[GroupLimit, ...]
+    ) -> None:
+        free, source = meminfo.get("MemFree"), "/proc/meminfo"
+        available = meminfo.get("MemAvailable")
+        if free is None:
+            free, available, source = self._available(), None, "psutil"
+            replaced = "free memory is unknown" if free is None else "psutil's available as free"
+            draft.degrade(f"/proc/meminfo cannot be read: {replaced}")
+        elif available is None:
+            draft.degrade("/proc/meminfo has no MemAvailable: reclaimable memory counts as 0")
+        if free is None:
+            return
+        available = max(free, free if available is None else available)
+        for group in limits:
+            if group.current is None:
+                draft.degrade(f"{group.path}/memory.current cannot be read: its use is unknown")
+                continue
+            room = max(0, group.limit - group.current)
+            if room < free:
+                free, source = room, f"cgroup {group.path}"
+            available = min(available, room + group.file_cache)
+        draft.put("free", free, source)
+        draft.put("inactive", max(0, available - free), source)
+        for field in ("active", "wired", "external", "compressor"):
+            # Nothing of it is ours to take: what can be reclaimed is in ``inactive`` already.
+            draft.put(field, 0, source)
+
+    def _put_footprint(self, draft: ReadingDraft) -> None:
+        status = self._fields("proc/self/status")
+        if "RssAnon" not in status:
+            draft.degrade("/proc/self/status has no RssAnon: the footprint is unknown")
+            return
+        footprint = sum(status.get(field, 0) for field in _FOOTPRINT_FIELDS)
+        draft.put("footprint", footprint, "/proc/self/status")
+
+    def _put_pressure(self, draft: ReadingDraft, groups: tuple[Path, ...]) -> None:
+        """The worse of the machine's stalls and those of our own group."""
+        files = [self._root / "proc/pressure/memory"]
+        files += [group / "memory.pressure" for group in groups[:1]]
+        found = [(level, file) for file in files if (level := _pressure(file)) is not None]
+        if found:
+            level, file = max(found, key=lambda pair: _SEVERITY.index(pair[0]))
+            draft.put("os_pressure", level, str(file))
+
+    def _fields(self, path: str) -> dict[str, int]:
+        try:
+            return parse_kib_fields((self._root / path).read_text())
+        except OSError:
+            return {}
+
+    def _groups(self) -> tuple[Path, ...]:
+        try:
+            return own_groups(self._root)
+        except OSError:
+            return ()
+
+
+def _put_device(draft: ReadingDraft, device: DeviceMemory) -> None:
+    draft.put("footprint", device.used, "device thread", device.taken_at)
+    draft.put("free", device.free, "device", device.taken_at)
+    if device.free is None:
+        draft.degrade("the device does not say how much memory is free")
+        return
+    for field in ("inactive", "active", "wired", "external", "compressor"):
+        draft.put(field, 0, "device", device.taken_at)
+
+
+def _put_swap(draft: ReadingDraft, meminfo: dict[str, int]) -> None:
+    total, free = meminfo.get("SwapTotal"), meminfo.get("SwapFree")
+    if total is None or free is None:
+        draft.degrade("/proc/meminfo says nothing of swap: it is unknown")
+        return
+    draft.put("swap_used", max(0, total - free), "/proc/meminfo")
+
+
+def _total(meminfo: dict[str, int], limits: tuple[GroupLimit, ...]) -> tuple[int, str]:
+    total, source = meminfo.get("MemTotal"), "/proc/meminfo"
+    if total is None:
+        total, source = physical_memory(), "sysconf"
+    for group in limits:
+        if group.limit < total:
+            total, source = group.limit, f"cgroup {group.path}"
+    return total, source
+
+
+def _pressure(file: Path) -> OsPressure | None:
+    try:
+        return parse_pressure(file.read_text())
+    except OSError:
+        # Absent, or EOPNOTSUPP where the kernel was started without psi=1.
+        return None
