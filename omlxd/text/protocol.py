@@ -1,7 +1,19 @@
 """What the text side needs of a model's tokenizer; ``backend/mlx`` has the class that fits."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any, Protocol
+
+
+class Joining(Enum):
+    """How the text of several tokens follows from the bytes of each."""
+
+    BYTES = "bytes"
+    """The bytes joined and read as UTF-8 (byte-level BPE)."""
+    BYTES_LESS_SPACE = "bytes_less_space"
+    """The same, less one space where a text begins (sentencepiece)."""
+    CONTEXT = "context"
+    """Only ``decode`` of the whole knows."""
 
 
 class Tokenizer(Protocol):
@@ -16,12 +28,26 @@ class Tokenizer(Protocol):
         """The ids that end an answer."""
 
     @property
+    def special_tokens(self) -> frozenset[int]:
+        """The ids that are never part of a text."""
+
+    @property
     def has_chat_template(self) -> bool: ...
+
+    @property
+    def joining(self) -> Joining: ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """Text of ``tokens``; incomplete UTF-8 shows as U+FFFD."""
+        """Text of ``tokens``; incomplete UTF-8 shows as U+FFFD, unknown ids as nothing."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """What one token stands for, perhaps a part of a character; a special token's name.
+
+        Empty for an id that the tokenizer does not know. Where ``joining`` is CONTEXT, the
+        bytes of its text alone.
+        """
 
     def render(
         self,
@@ -31,6 +57,7 @@ class Tokenizer(Protocol):
     ) -> str:
         """The prompt text for ``messages``, with the generation prompt, in the sandbox.
 
-        Blocks for as long as the template runs. Raises ``errors.TemplateFailed`` with the
-        template's own message, ``errors.NoChatTemplate`` where there is none.
+        ``content`` of every message is a string, whatever shape the template wants. Blocks for
+        as long as the template runs. Raises ``errors.TemplateFailed`` with the template's own
+        message, ``errors.NoChatTemplate`` where there is none.
         """

@@ -1,0 +1,143 @@
+"""Text of an answer from its tokens, one piece at a time; the pieces joined are the whole text.
+
+A character is sent once it is complete. Bytes that are no UTF-8 become U+FFFD as soon as no
+later byte can change that, and incomplete bytes at the very end are dropped.
+"""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Protocol, assert_never
+
+from omlxd.text.protocol import Joining, Tokenizer
+
+_CONTEXT = 6
+"""Tokens kept before the new ones: what decides about spaces between words."""
+
+_UNFINISHED = 8
+"""Most U+FFFD that an unfinished character shows as. One of 4 bytes shows as 1 or as 3, and a
+decoder that reads a run of byte tokens as one may drag the context's bytes along."""
+
+_WINDOW = 16
+"""Most tokens that wait; reached only where each ends inside a character."""
+
+_REPLACEMENT = "\ufffd"
+
+
+class _Joiner(Protocol):
+    def push(self, token: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+    @property
+    def pending(self) -> bool: ...
+
+
+class Detokenizer:
+    """The text of one answer.
+
+    ``prompt`` is the text that the answer continues, in tokens, when its first word may need
+    its leading space or the rest of a character (a completion). An answer to chat messages
+    begins a text of its own: leave ``prompt`` empty.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, prompt: Sequence[int] = ()) -> None:
+        self._skipped = tokenizer.special_tokens
+        context = [token for token in prompt[-_CONTEXT:] if token not in self._skipped]
+        self._joiner = _joiner(tokenizer, context, fresh=not context)
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """The text that ``tokens`` complete, perhaps empty. Special tokens have no text."""
+        return "".join(self._joiner.push(token) for token in tokens if token not in self._skipped)
+
+    def finish(self) -> str:
+        """The last text, when no token follows; incomplete bytes are dropped."""
+        return self._joiner.finish()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something of the last token is still to come."""
+        return self._joiner.pending
+
+
+def _joiner(tokenizer: Tokenizer, context: list[int], *, fresh: bool) -> _Joiner:
+    match tokenizer.joining:
+        case Joining.BYTES:
+            return _ByteJoiner(tokenizer, context, strip=False)
+        case Joining.BYTES_LESS_SPACE:
+            return _ByteJoiner(tokenizer, context, strip=fresh)
+        case Joining.CONTEXT:
+            return _WindowJoiner(tokenizer, context)
+        case unreachable:
+            assert_never(unreachable)
+
+
+class _ByteJoiner:
+    """Joins the bytes of the tokens and reads them as UTF-8."""
+
+    def __init__(self, tokenizer: Tokenizer, context: list[int], *, strip: bool) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._strip = strip
+        for token in context:
+            self._utf8.decode(tokenizer.token_bytes(token))
+
+    def push(self, token: int) -> str:
+        data = self._tokenizer.token_bytes(token)
+        if self._strip and data:
+            self._strip = False
+            data = data.removeprefix(b" ")
+        return self._utf8.decode(data)
+
+    def finish(self) -> str:
+        self._utf8.reset()
+        return ""
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._utf8.getstate()[0])
+
+
+class _WindowJoiner:
+    """Decodes a short window of tokens twice, without and with the new ones: the rest is new."""
+
+    def __init__(self, tokenizer: Tokenizer, context: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._sent = context
+        self._waiting: list[int] = []
+        self._shown = 0
+        """Characters of the waiting tokens that were sent."""
+
+    def push(self, token: int) -> str:
+        self._waiting.append(token)
+        text = self._new_text(self._waiting)
+        unfinished = len(text) - len(text.rstrip(_REPLACEMENT))
+        settled = len(text) - min(unfinished, _UNFINISHED)
+        new = text[self._shown : settled]
+        self._shown = max(self._shown, settled)
+        if not unfinished:
+            self._leave_behind(len(self._waiting))
+        elif len(self._waiting) > _WINDOW:
+            self._leave_behind(1)
+        return new
+
+    def finish(self) -> str:
+        text = self._new_text(self._waiting).rstrip(_REPLACEMENT)[self._shown :]
+        self._leave_behind(len(self._waiting))
+        return text
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._waiting)
+
+    def _new_text(self, tokens: list[int]) -> str:
+        before = self._decode(self._sent)
+        return self._decode([*self._sent, *tokens])[len(before) :]
+
+    def _leave_behind(self, count: int) -> None:
+        left = self._waiting[:count]
+        del self._waiting[:count]
+        self._shown = max(0, self._shown - len(self._new_text(left))) if self._waiting else 0
+        self._sent = [*self._sent, *left][-_CONTEXT:]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)

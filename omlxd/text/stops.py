@@ -1,0 +1,87 @@
+"""Stop strings in a text that arrives in pieces: what may be sent, and when it is over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """``text`` may be sent; ``matched`` is the stop string that ended the answer, if one did."""
+
+    text: str
+    matched: str | None = None
+
+
+class StopStrings:
+    """Cuts an answer before the stop string that is complete first.
+
+    Of several complete at the same character the longest counts, so the result does not depend
+    on how the text was cut into pieces. Raises ValueError for an empty stop string.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if not all(stops):
+            raise ValueError("a stop string must not be empty")
+        self._matchers = [_Matcher(stop) for stop in sorted(set(stops), key=len, reverse=True)]
+        self._held = ""
+        self._matched: str | None = None
+
+    def push(self, text: str) -> Passed:
+        """Take the next piece. What may be the beginning of a stop string is held back.
+
+        Once a stop string matched, nothing is passed any more.
+        """
+        if self._matched is not None:
+            return Passed("", self._matched)
+        if not self._matchers:
+            return Passed(text)
+        for position, character in enumerate(text):
+            matched = self._advance(character)
+            if matched is not None:
+                whole = self._held + text[: position + 1]
+                self._held, self._matched = "", matched
+                return Passed(whole[: len(whole) - len(matched)], matched)
+        whole = self._held + text
+        sent = len(whole) - max(matcher.length for matcher in self._matchers)
+        self._held = whole[sent:]
+        return Passed(whole[:sent])
+
+    def finish(self) -> str:
+        """The text still held back, when the answer ends without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, character: str) -> str | None:
+        complete = [m.stop for m in self._matchers if m.advance(character)]
+        return complete[0] if complete else None
+
+
+class _Matcher:
+    """How much of one stop string the text so far ends with (Knuth, Morris and Pratt, 1977)."""
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.length = 0
+        """Characters of ``stop`` that the text ends with."""
+        self._shorter = _borders(stop)
+
+    def advance(self, character: str) -> bool:
+        """Take one character; True when the whole stop string is there."""
+        while self.length and self.stop[self.length] != character:
+            self.length = self._shorter[self.length - 1]
+        if self.stop[self.length] == character:
+            self.length += 1
+        return self.length == len(self.stop)
+
+
+def _borders(stop: str) -> list[int]:
+    """For each prefix of ``stop``: length of its longest proper prefix that also ends it."""
+    borders = [0] * len(stop)
+    length = 0
+    for end in range(1, len(stop)):
+        while length and stop[length] != stop[end]:
+            length = borders[length - 1]
+        if stop[length] == stop[end]:
+            length += 1
+        borders[end] = length
+    return borders

@@ -1,0 +1,225 @@
+"""Prompts as tokens: chat messages through the model's template, or plain text, off the loop.
+
+A chat template is a program that came with the model: the sandbox bounds what it can reach, not
+how long it runs, and a thread cannot be stopped. So each prompt is made in a daemon thread of
+its own, waited for up to a deadline and then left behind, and only so many exist at a time.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from omlxd.errors import BodyTooLarge, InvalidRequest, NoChatTemplate, TemplateFailed, TemplatesBusy
+from omlxd.text.messages import count_characters, plain_messages
+from omlxd.text.options import TextOptions
+from omlxd.text.protocol import Tokenizer
+
+log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
+
+_RETRY_AFTER = 5.0
+
+
+class PromptMaker:
+    """Makes prompts; lives on the event loop and owns the threads it starts."""
+
+    def __init__(self, options: TextOptions) -> None:
+        self._options = options
+        self._places = asyncio.Semaphore(options.max_renders)
+        self._jobs: set[_Job[Any]] = set()
+
+    @property
+    def left_behind(self) -> int:
+        """Renders past their deadline that still run."""
+        return sum(job.age >= self._options.render_deadline for job in self._jobs)
+
+    async def chat_prompt(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        model: str,
+        template_arguments: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[int]:
+        """Token ids of ``messages`` and the generation prompt.
+
+        ``model`` is the name for error messages; ``template_arguments`` come from the
+        configuration, never from a client. The template writes its own special tokens, so none
+        are added. Raises ``NoChatTemplate``, ``InvalidRequest``, ``BodyTooLarge``,
+        ``TemplateFailed`` or ``TemplatesBusy``.
+        """
+        if not tokenizer.has_chat_template:
+            raise NoChatTemplate(model)
+        if not messages:
+            raise InvalidRequest("messages must hold at least one message.", param="messages")
+        self._check_input(count_characters(messages), "messages")
+        plain = plain_messages(messages)
+
+        def make() -> list[int]:
+            text = tokenizer.render(plain, template_arguments=template_arguments)
+            self._check_rendered(len(text))
+            return _encode(tokenizer, text, add_special_tokens=False, param="messages")
+
+        return await self._in_thread(make, param="messages", what="chat template")
+
+    async def completion_prompt(
+        self, tokenizer: Tokenizer, prompt: str | Sequence[int]
+    ) -> list[int]:
+        """Token ids of a plain prompt, with the special tokens its model begins texts with.
+
+        A prompt of token ids is checked and taken as it is. Raises ``InvalidRequest`` (also for
+        an empty prompt), ``BodyTooLarge``, ``TemplateFailed`` past the deadline or
+        ``TemplatesBusy``.
+        """
+        if not prompt:
+            raise InvalidRequest("prompt must not be empty.", param="prompt")
+        if not isinstance(prompt, str):
+            return _known_tokens(tokenizer, prompt)
+        self._check_input(len(prompt), "prompt")
+
+        def make() -> list[int]:
+            return _encode(tokenizer, prompt, add_special_tokens=True, param="prompt")
+
+        return await self._in_thread(make, param="prompt", what="tokenizer")
+
+    def _check_input(self, characters: int, param: str) -> None:
+        limit = self._options.max_input_characters
+        if characters > limit:
+            raise BodyTooLarge(
+                f"{param} holds {characters} characters; this server takes {limit} "
+                "(option text.max_input_characters).",
+                characters=characters,
+                limit=limit,
+            )
+
+    def _check_rendered(self, characters: int) -> None:
+        limit = self._options.max_rendered_characters
+        if characters > limit:
+            raise TemplateFailed(
+                f"The model's chat template made {characters} characters of these messages; "
+                f"the limit is {limit} (option text.max_rendered_characters).",
+                param="messages",
+                characters=characters,
+                limit=limit,
+            )
+
+    async def _in_thread(self, make: Callable[[], _T], *, param: str, what: str) -> _T:
+        """``make()``'s result or error. Time spent waiting for a place is not its time."""
+        deadline = self._options.render_deadline
+        await self._take_place()
+        job = _Job(make, asyncio.get_running_loop(), self._ended)
+        self._jobs.add(job)
+        job.start()
+        try:
+            await asyncio.wait({job.result}, timeout=deadline)
+            if job.result.done():
+                return job.result.result()
+        finally:
+            job.result.cancel()
+        log.warning("render_left_behind", deadline=deadline, left_behind=self.left_behind)
+        raise TemplateFailed(
+            f"The model's {what} took longer than {deadline:g} s for this request (option "
+            "text.render_deadline).",
+            param=param,
+            deadline=deadline,
+        )
+
+    async def _take_place(self) -> None:
+        if self.left_behind < self._options.max_renders:
+            try:
+                async with asyncio.timeout(self._options.render_deadline):
+                    await self._places.acquire()
+                return
+            except TimeoutError:
+                pass
+        raise TemplatesBusy(
+            f"All {self._options.max_renders} places for making prompts (option "
+            f"text.max_renders) are taken, {self.left_behind} of them by chat templates that "
+            "overran their deadline. Try again later.",
+            retry_after=_RETRY_AFTER,
+            left_behind=self.left_behind,
+        )
+
+    def _ended(self, job: "_Job[Any]") -> None:
+        self._jobs.discard(job)
+        self._places.release()
+        if job.age >= self._options.render_deadline:
+            log.info("left_behind_render_ended", age=job.age, left_behind=self.left_behind)
+
+
+class _Job(Generic[_T]):
+    """One prompt being made in its own daemon thread, which never holds the process's exit."""
+
+    def __init__(
+        self,
+        make: Callable[[], _T],
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[["_Job[Any]"], None],
+    ) -> None:
+        self._make = make
+        self._loop = loop
+        self._on_end = ended
+        self._started_at = loop.time()
+        self.result: asyncio.Future[_T] = loop.create_future()
+        """Cancelled when nobody waits for it any more."""
+
+    @property
+    def age(self) -> float:
+        return self._loop.time() - self._started_at
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="render", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            made = self._make()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiting request raises it
+            self._report(None, error)
+        else:
+            self._report(made, None)
+
+    def _report(self, made: _T | None, error: Exception | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._settle, made, error)
+        except RuntimeError:
+            log.debug("render_outlived_loop")
+
+    def _settle(self, made: Any, error: Exception | None) -> None:
+        self._on_end(self)
+        if self.result.done():
+            return
+        if error is None:
+            self.result.set_result(made)
+        else:
+            self.result.set_exception(error)
+
+
+def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"{param} holds a lone surrogate (half of a UTF-16 pair), which is no character. "
+            "Send whole characters.",
+            param=param,
+        ) from None
+    tokens = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    if not tokens:
+        raise InvalidRequest(f"{param} is empty: it makes no tokens.", param=param)
+    return tokens
+
+
+def _known_tokens(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+    for position, token in enumerate(tokens):
+        if not 0 <= token < tokenizer.vocab_size:
+            raise InvalidRequest(
+                f"prompt[{position}] is {token}; this model's token ids are 0 to "
+                f"{tokenizer.vocab_size - 1}.",
+                param="prompt",
+            )
+    return list(tokens)
