@@ -31,7 +31,8 @@ class Batch(Protocol):
     def step(self, prefill_chunk: int) -> BatchStep:
         """One decode step for every running sequence, then at most one prefill chunk of
         ``prefill_chunk`` tokens for each sequence in prefill. Whatever it raises, the batch is
-        unusable afterwards and must be dropped with ``close``."""
+        unusable afterwards and must be dropped with ``close``; ``errors.EngineDied`` says that
+        the device is lost to this process."""
 
     def remove(self, ids: Sequence[str]) -> None:
         """Drop sequences, whatever their phase; unknown ids are ignored."""
@@ -46,7 +47,8 @@ class Batch(Protocol):
     @property
     def cache_bytes(self) -> int: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Drop every sequence and its cache. Never raises."""
 
 
 class LoadedModel(Protocol):
@@ -100,7 +102,11 @@ class Backend(Protocol):
     def start(self) -> BackendInfo:
         """Import and configure the runtime on the calling thread."""
 
-    def begin_load(self, path: str) -> ModelLoad: ...
+    def begin_load(self, path: str) -> ModelLoad:
+        """Check the files in folder ``path``; nothing is read into memory yet.
+
+        Raises ``errors.ModelBroken`` or ``errors.ModelLoadFailed``.
+        """
 
     def sample(self, now: float) -> AllocatorSample: ...
 

@@ -1,0 +1,158 @@
+"""One request as the event loop sees it: an asynchronous stream of what the device thread did."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
+from omlxd.engine.messages import Prefilled
+from omlxd.errors import OmlxdError
+
+
+class Phase(Enum):
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """Prompt tokens in the cache by now, of how many; ``cached`` of them were not computed."""
+
+    done: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensArrived:
+    """The tokens since the last look, at least one; the last of all has ``finish`` set."""
+
+    tokens: tuple[NewToken, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    id: str
+    model_id: str
+    phase: Phase
+    age: float
+    """Seconds since it was submitted."""
+    prompt_done: int
+    prompt_total: int
+    completion_tokens: int
+
+
+class Generation:
+    """Iterate for PromptProgress and TokensArrived. For the event loop only, one reader.
+
+    The iteration ends after the token with ``finish``, or when ``cancel()`` was called without an
+    error; it raises the error the request failed or was cancelled with. What a slow reader has
+    not fetched yet is joined, so nothing waits for it.
+    """
+
+    def __init__(
+        self,
+        model_id: str,
+        sequence: SequenceSpec,
+        submitted_at: float,
+        cancel: Callable[[str, OmlxdError | None], None],
+    ) -> None:
+        self.id = sequence.id
+        self.model_id = model_id
+        self.submitted_at = submitted_at
+        self.prompt_tokens = len(sequence.prompt)
+        self.prompt_done = 0
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.phase = Phase.QUEUED
+        self.finish: FinishReason | None = None
+        self._cancel = cancel
+        self._progress: PromptProgress | None = None
+        self._tokens: list[NewToken] = []
+        self._over = False
+        self._error: OmlxdError | None = None
+        self._news = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    def __aiter__(self) -> AsyncIterator[PromptProgress | TokensArrived]:
+        return self
+
+    async def __anext__(self) -> PromptProgress | TokensArrived:
+        while True:
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            if self._progress is not None:
+                progress, self._progress = self._progress, None
+                return progress
+            if self._tokens:
+                tokens, self._tokens = tuple(self._tokens), []
+                return TokensArrived(tokens)
+            if self._over:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+
+    def cancel(self, error: OmlxdError | None = None) -> None:
+        """End it. The reader learns at once; the device thread at its next step boundary.
+
+        Safe at any time and any number of times; what has ended stays as it ended.
+        """
+        if self._over:
+            return
+        self._end(error)
+        self._cancel(self.id, error)
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come (what came may still be unread)."""
+        return self._over
+
+    async def closed(self) -> None:
+        """Wait until the device thread holds nothing of it any more."""
+        await self._closed.wait()
+
+    def view(self, now: float) -> RequestView:
+        return RequestView(
+            id=self.id,
+            model_id=self.model_id,
+            phase=self.phase,
+            age=max(now - self.submitted_at, 0.0),
+            prompt_done=self.prompt_done,
+            prompt_total=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+        )
+
+    # What the engine tells it
+
+    def prefilled(self, event: Prefilled) -> None:
+        self.phase = Phase.DECODE if event.done >= event.total else Phase.PREFILL
+        self.prompt_done = event.done
+        self.cached_tokens = event.cached
+        if not self._over:
+            self._progress = PromptProgress(event.done, event.total, event.cached)
+            self._news.set()
+
+    def token(self, token: NewToken) -> None:
+        """Its next token; True of ``over`` afterwards when it was the last."""
+        self.completion_tokens += 1
+        if self._over:
+            return
+        self.phase = Phase.DECODE
+        self._tokens.append(token)
+        self._news.set()
+        if token.finish is not None:
+            self.finish = token.finish
+            self._end(None)
+
+    def ended(self, error: OmlxdError | None) -> None:
+        """The device thread is done with it; ``error`` is None after a finish or a cancel."""
+        if not self._over:
+            self._end(error)
+        self._closed.set()
+
+    def _end(self, error: OmlxdError | None) -> None:
+        self._over = True
+        self._error = error
+        self._news.set()

@@ -1,0 +1,255 @@
+"""The event loop's side of the device thread: submit, stream, cancel, load, unload, look."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+import structlog
+
+from omlxd.backend.protocol import Backend, BackendInfo
+from omlxd.backend.sequence import SequenceSpec
+from omlxd.engine.generation import (
+    Generation,
+    Phase,
+    PromptProgress,
+    RequestView,
+    TokensArrived,
+)
+from omlxd.engine.ledger import EngineView, Ledger
+from omlxd.engine.messages import (
+    Cancel,
+    CancelLoad,
+    Command,
+    Event,
+    Load,
+    ReclaimPool,
+    SetLimits,
+    Stop,
+    Submit,
+    TakeSample,
+    Unload,
+)
+from omlxd.engine.options import EngineOptions
+from omlxd.engine.ticket import Answer, LoadTicket
+from omlxd.engine.worker import Worker
+from omlxd.errors import EngineDied, OmlxdError, QueueFull, ShuttingDown
+from omlxd.policy.ceiling import Limits
+from omlxd.policy.readings import AllocatorSample
+
+__all__ = [
+    "Engine",
+    "EngineView",
+    "Generation",
+    "LoadTicket",
+    "Phase",
+    "PromptProgress",
+    "RequestView",
+    "TokensArrived",
+]
+
+log = structlog.get_logger(__name__)
+
+
+class Engine:
+    """Owns the device thread. Everything here is called on the event loop that started it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: EngineOptions,
+        clock: Callable[[], float],
+        *,
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        self._backend = backend
+        self._options = options
+        self._clock = clock
+        self._on_death = on_death
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._load_ids = itertools.count(1)
+        self._thread: _DeviceThread | None = None
+        self._over: OmlxdError | None = None
+        """What new work is refused with; None while the engine takes work."""
+
+    def start(self) -> None:
+        """Start the thread ``mlx`` for the running loop; it imports the runtime first."""
+        self._thread = _DeviceThread(
+            Ledger(self._clock, Answer()), asyncio.get_running_loop(), self._thread_left
+        )
+        self._thread.start(
+            Worker(self._backend, self._options, self._clock, self._inbox, self._thread.post)
+        )
+
+    async def ready(self) -> BackendInfo:
+        """Wait for the runtime. Raises EngineDied when it cannot start."""
+        return await self._ledger.ready.wait()
+
+    async def stop(self, limit: float) -> bool:
+        """End every request with ShuttingDown, drop models and runtime, end the thread.
+
+        False when the thread is still in a step after ``limit`` seconds.
+        """
+        if self._over is None:
+            self._over = ShuttingDown("The server is shutting down.")
+            self._inbox.put(Stop())
+        if self._thread is None:
+            return True
+        try:
+            await asyncio.wait_for(self._thread.left.wait(), limit)
+        except TimeoutError:
+            return False
+        return True
+
+    # Models
+
+    def load(self, model_id: str, path: str) -> LoadTicket:
+        """Begin to load the folder ``path``; loads run one after another, piece by piece.
+
+        Raises ShuttingDown or EngineDied; what is wrong with the model comes from the ticket.
+        """
+        ledger = self._open_ledger()
+        ticket = LoadTicket(
+            next(self._load_ids), model_id, lambda i: self._inbox.put(CancelLoad(i))
+        )
+        ledger.loads[ticket.load_id] = ticket
+        self._inbox.put(Load(ticket.load_id, model_id, path))
+        return ticket
+
+    async def unload(self, model_id: str) -> int:
+        """Drop a model, ending its requests with ModelUnloading; bytes that came free with it."""
+        answer: Answer[int] = Answer()
+        self._open_ledger().unloads.setdefault(model_id, []).append(answer)
+        self._inbox.put(Unload(model_id))
+        return await answer.wait()
+
+    # Requests
+
+    def submit(self, model_id: str, sequence: SequenceSpec) -> Generation:
+        """Queue ``sequence`` on a loaded model; its id must be unique among the open ones.
+
+        Raises QueueFull, ShuttingDown or EngineDied; everything else comes out of the iteration.
+        """
+        ledger = self._open_ledger()
+        if sequence.id in ledger.generations:
+            raise ValueError(f"request {sequence.id} is open already")
+        room = self._options.max_concurrent + self._options.max_waiting
+        if ledger.open_on(model_id) >= room:
+            raise QueueFull(
+                f"Model '{model_id}' has {room} requests running and waiting, as many as it may.",
+                limit=room,
+            )
+        generation = Generation(
+            model_id, sequence, self._clock(), lambda i, error: self._inbox.put(Cancel(i, error))
+        )
+        ledger.generations[sequence.id] = generation
+        self._inbox.put(Submit(model_id, sequence))
+        return generation
+
+    def abort(self, model_id: str | None, error: OmlxdError) -> int:
+        """Cancel every open request (of one model) with ``error``; how many there were."""
+        open_ones = [
+            g
+            for g in self._ledger.generations.values()
+            if not g.over and (model_id is None or g.model_id == model_id)
+        ]
+        for generation in open_ones:
+            generation.cancel(error)
+        return len(open_ones)
+
+    def requests(self) -> tuple[RequestView, ...]:
+        """What the device thread holds: a cancelled request too, until it has let go of it."""
+        now = self._clock()
+        return tuple(g.view(now) for g in self._ledger.generations.values())
+
+    def view(self, model_id: str) -> EngineView:
+        return self._ledger.views.get(model_id, EngineView())
+
+    # Memory
+
+    def reclaim(self, *, when_idle: bool) -> None:
+        """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
+        self._inbox.put(ReclaimPool(when_idle))
+
+    def set_limits(self, limits: Limits) -> None:
+        self._inbox.put(SetLimits(limits))
+
+    async def sample(self) -> AllocatorSample:
+        """The allocator's numbers as of the next step boundary."""
+        answer: Answer[AllocatorSample] = Answer()
+        self._open_ledger().samples.append(answer)
+        self._inbox.put(TakeSample())
+        return await answer.wait()
+
+    @property
+    def latest_sample(self) -> AllocatorSample | None:
+        """The allocator's numbers after the latest step; None before the runtime is up."""
+        return self._ledger.latest_sample
+
+    @property
+    def reclaimed_bytes(self) -> int:
+        """What the allocator's pool gave back when asked to, since the start."""
+        return self._ledger.reclaimed_bytes
+
+    @property
+    def _ledger(self) -> Ledger:
+        if self._thread is None:
+            raise RuntimeError("start() comes first")
+        return self._thread.ledger
+
+    def _open_ledger(self) -> Ledger:
+        if self._over is not None:
+            raise self._over.with_traceback(None)
+        return self._ledger
+
+    def _thread_left(self, death: BaseException | None) -> None:
+        if death is not None:
+            self._over = EngineDied(
+                f"The device thread died ({type(death).__name__}); the server restarts."
+            )
+        self._ledger.close(self._over or ShuttingDown("The server is shutting down."))
+        if death is not None:
+            self._on_death(death)
+
+
+class _DeviceThread:
+    """The thread ``mlx`` and the way its events take to the loop."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        loop: asyncio.AbstractEventLoop,
+        on_left: Callable[[BaseException | None], None],
+    ) -> None:
+        self.ledger = ledger
+        self.left = asyncio.Event()
+        self._loop = loop
+        self._on_left = on_left
+
+    def start(self, worker: Worker) -> None:
+        # A daemon thread: a stop that passes its limit leaves a running step behind.
+        threading.Thread(target=self._run, args=(worker,), name="mlx", daemon=True).start()
+
+    def post(self, events: Sequence[Event]) -> None:
+        """Called on the device thread."""
+        self._call(lambda: self.ledger.apply(events))
+
+    def _run(self, worker: Worker) -> None:
+        death: BaseException | None = None
+        try:
+            worker.run()
+        except BaseException as error:  # the loop must learn of any death
+            log.critical("device_thread_died", exc_info=True)
+            death = error
+        self._call(lambda: self._leave(death))
+
+    def _leave(self, death: BaseException | None) -> None:
+        self._on_left(death)
+        self.left.set()
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            log.warning("event_loop_closed_before_device_thread")

@@ -1,0 +1,224 @@
+"""One model's queue and batch: who waits, who runs, and how much each step does."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from omlxd.backend.protocol import Batch, BatchStep, LoadedModel
+from omlxd.backend.sequence import NewToken, SequenceSpec
+from omlxd.engine.messages import ModelFacts, Prefilled, RequestEnded, Stepped
+from omlxd.engine.options import EngineOptions
+from omlxd.errors import EngineDied, GenerationFailed, OmlxdError
+from omlxd.policy.ceiling import Limits
+from omlxd.policy.chunking import PrefillPace, chunk_tokens, observe
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did, and which requests ended in it other than by their last token."""
+
+    stepped: Stepped
+    ended: tuple[RequestEnded, ...] = ()
+    batch_lost: bool = False
+    """A step raised and took the batch with it."""
+
+
+class Scheduler:
+    """Lives on the device thread, like the model it feeds; every call is a step boundary."""
+
+    def __init__(
+        self,
+        model_id: str,
+        model: LoadedModel,
+        options: EngineOptions,
+        clock: Callable[[], float],
+        limits: Limits,
+    ) -> None:
+        self.model_id = model_id
+        self.limits = limits
+        self._model = model
+        self._options = options
+        self._clock = clock
+        self._waiting: deque[SequenceSpec] = deque()
+        self._running: dict[str, int] = {}
+        """Request id -> prompt tokens in its cache."""
+        self._batch: Batch | None = None
+        self._pace = PrefillPace()
+
+    @property
+    def facts(self) -> ModelFacts:
+        model = self._model
+        return ModelFacts(model.weights_bytes, model.vocab_size, model.cache_kinds)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    @property
+    def decoding(self) -> int:
+        return 0 if self._batch is None else self._batch.decoding
+
+    @property
+    def prefilling(self) -> int:
+        """Sequences in prefill, those that the next step would admit included."""
+        return len(self._running) - self.decoding + self._admissible()
+
+    def submit(self, sequence: SequenceSpec) -> None:
+        self._waiting.append(sequence)
+
+    def cancel(self, request_id: str, error: OmlxdError | None) -> tuple[RequestEnded, ...]:
+        """End a request, whatever its phase, with ``error``; nothing when the id is not here."""
+        if self._running.pop(request_id, None) is not None:
+            ended = RequestEnded(request_id, error)
+            return (ended, *self._remove(request_id))
+        for sequence in self._waiting:
+            if sequence.id == request_id:
+                self._waiting.remove(sequence)
+                return (RequestEnded(request_id, error),)
+        return ()
+
+    def report(self) -> Stepped:
+        """The present counts, as a step that did nothing."""
+        return self._stepped((), ())
+
+    def step(self, seconds: float) -> Outcome:
+        """Admit what may run, then one step that should take no longer than ``seconds``.
+
+        A step that raises fails the requests in it and leaves an empty batch. Raises EngineDied
+        when the device is lost.
+        """
+        refused = self._admit()
+        if self._batch is None or not self._running:
+            return Outcome(self.report(), refused)
+        sequences = len(self._running) - self._batch.decoding
+        chunk = chunk_tokens(
+            self._pace,
+            seconds=seconds,
+            sequences=sequences,
+            decoding=self._batch.decoding,
+            largest=self._options.prefill_chunk,
+        )
+        return self._run(self._batch, chunk, refused)
+
+    def end_all(self, error: OmlxdError) -> tuple[RequestEnded, ...]:
+        """End every request with ``error``, waiting ones too."""
+        ids = [*self._running, *(s.id for s in self._waiting)]
+        self._waiting.clear()
+        self._drop_batch()
+        return tuple(RequestEnded(i, error) for i in ids)
+
+    def close(self) -> None:
+        """Drop the model and everything that refers to its arrays."""
+        self._waiting.clear()
+        self._drop_batch()
+        self._model.close()
+
+    def _admissible(self) -> int:
+        if self.limits.admission_paused:
+            # Without its first request an idle model would wait for itself.
+            return 0 if self._running else min(1, len(self._waiting))
+        return min(len(self._waiting), self._options.max_concurrent - len(self._running))
+
+    def _admit(self) -> tuple[RequestEnded, ...]:
+        refused = []
+        while self._admissible() > 0:
+            sequence = self._waiting.popleft()
+            error = self._insert(sequence)
+            if error is None:
+                self._running[sequence.id] = 0
+            else:
+                refused.append(RequestEnded(sequence.id, error))
+        return tuple(refused)
+
+    def _insert(self, sequence: SequenceSpec) -> OmlxdError | None:
+        try:
+            if self._batch is None:
+                self._batch = self._model.new_batch(
+                    max_sequences=self._options.max_concurrent,
+                    max_prefills=min(self._options.max_prefills, self._options.max_concurrent),
+                )
+            self._batch.insert(sequence)
+        except OmlxdError as error:
+            return error.with_traceback(None)
+        except Exception as error:  # a request that cannot start fails alone
+            log.exception("request_insert_failed", model=self.model_id, request=sequence.id)
+            return _failed(error)
+        return None
+
+    def _remove(self, request_id: str) -> tuple[RequestEnded, ...]:
+        if self._batch is None:
+            return ()
+        try:
+            self._batch.remove([request_id])
+        except Exception as error:  # a batch that cannot shrink is a failed step
+            log.exception("remove_failed", model=self.model_id, requests=len(self._running))
+            return self._fail_running(error)
+        return ()
+
+    def _run(self, batch: Batch, chunk: int, refused: tuple[RequestEnded, ...]) -> Outcome:
+        started = self._clock()
+        try:
+            step = batch.step(chunk)
+        except EngineDied:
+            raise
+        except Exception as error:  # the step's requests fail, the thread goes on
+            log.exception("step_failed", model=self.model_id, requests=len(self._running))
+            lost = self._fail_running(error)
+            return Outcome(self.report(), (*refused, *lost), batch_lost=True)
+        computed = self._note_progress(step)
+        self._pace = observe(
+            self._pace,
+            prefilled=computed,
+            decoded=len(step.tokens),
+            seconds=self._clock() - started,
+        )
+        prefilled = (Prefilled(i, done, total) for i, done, total in step.prefilled)
+        ended = (RequestEnded(i, GenerationFailed(why)) for i, why in step.failed)
+        return Outcome(self._stepped(prefilled, step.tokens), (*refused, *ended))
+
+    def _note_progress(self, step: BatchStep) -> int:
+        """Prompt tokens computed in ``step``; what left the batch in it is forgotten."""
+        computed = 0
+        for request_id, done, _ in step.prefilled:
+            computed += done - self._running.get(request_id, done)
+            self._running[request_id] = done
+        for request_id, token in step.tokens:
+            if token.finish is not None:
+                self._running.pop(request_id, None)
+        for request_id, _ in step.failed:
+            self._running.pop(request_id, None)
+        return computed
+
+    def _fail_running(self, error: Exception) -> tuple[RequestEnded, ...]:
+        ended = tuple(RequestEnded(i, _failed(error)) for i in self._running)
+        self._drop_batch()
+        return ended
+
+    def _drop_batch(self) -> None:
+        self._running.clear()
+        if self._batch is not None:
+            batch, self._batch = self._batch, None
+            batch.close()
+
+    def _stepped(
+        self, prefilled: Iterable[Prefilled], tokens: tuple[tuple[str, NewToken], ...]
+    ) -> Stepped:
+        return Stepped(
+            model_id=self.model_id,
+            prefilled=tuple(prefilled),
+            tokens=tokens,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            cache_bytes=0 if self._batch is None else self._batch.cache_bytes,
+        )
+
+
+def _failed(error: Exception) -> GenerationFailed:
+    return GenerationFailed(
+        f"A step of the model failed ({type(error).__name__}: {error}). "
+        "Only the requests in it are affected; trying again is safe."
+    )

@@ -1,0 +1,313 @@
+"""The device thread: the only one that touches models, one small step at a time."""
+
+import gc
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import assert_never
+
+import structlog
+
+from omlxd.backend.protocol import Backend, ModelLoad
+from omlxd.engine.messages import (
+    BackendReady,
+    Cancel,
+    CancelLoad,
+    Command,
+    Event,
+    Load,
+    LoadFailed,
+    LoadFinished,
+    LoadProgress,
+    PoolReclaimed,
+    ReclaimPool,
+    RequestEnded,
+    Sampled,
+    SetLimits,
+    Stop,
+    Submit,
+    TakeSample,
+    Unload,
+    Unloaded,
+)
+from omlxd.engine.options import EngineOptions
+from omlxd.engine.scheduler import Scheduler
+from omlxd.errors import (
+    EngineDied,
+    ModelLoadCancelled,
+    ModelLoadFailed,
+    ModelUnloading,
+    OmlxdError,
+    ShuttingDown,
+)
+from omlxd.policy.ceiling import Limits
+from omlxd.policy.readings import AllocatorSample
+
+log = structlog.get_logger(__name__)
+
+Post = Callable[[Sequence[Event]], None]
+
+
+@dataclass(slots=True)
+class _Loading:
+    command: Load
+    load: ModelLoad | None = None
+    """None until its files have been checked."""
+
+
+class Worker:
+    """Commands in through ``inbox``, events out through ``post``; idle means blocked on the inbox.
+
+    A turn drains the inbox, steps each model with work once, then loads one piece. Commands act
+    between steps, so every one of them meets models at rest.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: EngineOptions,
+        clock: Callable[[], float],
+        inbox: SimpleQueue[Command],
+        post: Post,
+    ) -> None:
+        self._backend = backend
+        self._options = options
+        self._clock = clock
+        self._inbox = inbox
+        self._post = post
+        self._schedulers: dict[str, Scheduler] = {}
+        self._loads: list[_Loading] = []
+        self._limits = Limits()
+        self._outbox: list[Event] = []
+        self._reclaim_now = False
+        self._reclaim_when_idle = False
+        self._stopping = False
+
+    def run(self) -> None:
+        """Serve until Stop. Raises what nothing below could answer for: the thread is over then."""
+        try:
+            self._outbox.append(BackendReady(self._backend.start()))
+            self._sample()
+            self._flush()
+            while self.turn():
+                pass
+        finally:
+            self._leave()
+
+    def turn(self) -> bool:
+        """One round; False once it has met Stop."""
+        self._drain()
+        if self._stopping:
+            return False
+        self._reclaim_if_asked()
+        for scheduler in [s for s in self._schedulers.values() if s.has_work]:
+            self._step(scheduler)
+            # Here and not once a turn, or a token would wait for the steps of other models.
+            self._flush()
+        self._load_piece()
+        self._flush()
+        return True
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._loads) or any(s.has_work for s in self._schedulers.values())
+
+    def _drain(self) -> None:
+        """Act on every command there is; wait for one when there is nothing else to do."""
+        wait = not (self._busy or self._reclaim_now or self._reclaim_when_idle)
+        while not self._stopping:
+            try:
+                command = self._inbox.get(block=wait)
+            except Empty:
+                return
+            wait = False
+            self._act(command)
+
+    def _act(self, command: Command) -> None:
+        match command:
+            case Submit():
+                self._submit(command)
+            case Cancel(request_id, error):
+                self._cancel(request_id, error)
+            case Load():
+                self._loads.append(_Loading(command))
+            case CancelLoad(load_id):
+                self._cancel_load(load_id)
+            case Unload(model_id):
+                self._unload(model_id)
+            case SetLimits(limits):
+                self._set_limits(limits)
+            case ReclaimPool(when_idle):
+                self._reclaim_when_idle |= when_idle
+                self._reclaim_now |= not when_idle
+            case TakeSample():
+                self._sample()
+            case Stop():
+                self._stopping = True
+            case _:
+                assert_never(command)
+
+    def _submit(self, command: Submit) -> None:
+        scheduler = self._schedulers.get(command.model_id)
+        if scheduler is None:
+            gone = ModelUnloading(f"Model '{command.model_id}' was unloaded meanwhile.")
+            self._outbox.append(RequestEnded(command.sequence.id, gone))
+            return
+        scheduler.submit(command.sequence)
+        self._outbox.append(scheduler.report())
+
+    def _cancel(self, request_id: str, error: OmlxdError | None) -> None:
+        for scheduler in self._schedulers.values():
+            ended = scheduler.cancel(request_id, error)
+            if ended:
+                self._outbox += [*ended, scheduler.report()]
+                return
+
+    def _set_limits(self, limits: Limits) -> None:
+        self._limits = limits
+        for scheduler in self._schedulers.values():
+            scheduler.limits = limits
+
+    # Steps
+
+    def _step(self, scheduler: Scheduler) -> None:
+        outcome = scheduler.step(self._step_seconds())
+        self._outbox += [*outcome.ended, outcome.stepped]
+        self._reclaim_now |= outcome.batch_lost
+        self._sample()
+
+    def _step_seconds(self) -> float:
+        """How long one step may take: those who decode wait for the prefills of every model."""
+        working = [s for s in self._schedulers.values() if s.has_work]
+        prefilling = max(sum(1 for s in working if s.prefilling), 1)
+        decoding = any(s.decoding for s in working)
+        limit = self._options.longest_step
+        return (min(limit, self._options.decode_stall) if decoding else limit) / prefilling
+
+    # Loads
+
+    def _load_piece(self) -> None:
+        """The next piece of the oldest load; one at a time, so that a peak is one model's."""
+        if not self._loads:
+            return
+        loading = self._loads[0]
+        error: OmlxdError | None = None
+        try:
+            done = self._advance(loading)
+        except OmlxdError as failure:
+            error = failure
+        except Exception as failure:  # a load that fails must not end the thread
+            log.exception("load_failed", model=loading.command.model_id)
+            error = ModelLoadFailed(
+                f"Loading '{loading.command.model_id}' failed "
+                f"({type(failure).__name__}: {failure})."
+            )
+            traceback.clear_frames(failure.__traceback__)
+        if error is not None:
+            self._loads.pop(0)
+            self._end_load(loading, error)
+        elif done:
+            self._loads.pop(0)
+        self._sample()
+
+    def _advance(self, loading: _Loading) -> bool:
+        command = loading.command
+        if loading.load is None:
+            if command.model_id in self._schedulers:
+                raise ModelLoadFailed(f"Model '{command.model_id}' is loaded already.")
+            loading.load = self._backend.begin_load(command.path)
+        model = loading.load.advance()
+        self._outbox.append(
+            LoadProgress(command.load_id, loading.load.loaded_bytes, loading.load.total_bytes)
+        )
+        if model is None:
+            return False
+        scheduler = Scheduler(command.model_id, model, self._options, self._clock, self._limits)
+        self._schedulers[command.model_id] = scheduler
+        self._outbox.append(LoadFinished(command.load_id, scheduler.facts))
+        return True
+
+    def _cancel_load(self, load_id: int) -> None:
+        for loading in self._loads:
+            if loading.command.load_id == load_id:
+                self._loads.remove(loading)
+                gone = ModelLoadCancelled(
+                    f"Loading '{loading.command.model_id}' was cancelled.", retry_after=1.0
+                )
+                self._end_load(loading, gone)
+                return
+
+    def _end_load(self, loading: _Loading, error: OmlxdError) -> None:
+        if loading.load is not None:
+            loading.load.abandon()
+            loading.load = None
+        # The frames of a traceback keep the weights alive that they saw.
+        _forget_frames(error)
+        self._backend.reclaim()
+        self._outbox.append(LoadFailed(loading.command.load_id, error))
+
+    def _unload(self, model_id: str) -> None:
+        scheduler = self._schedulers.pop(model_id, None)
+        if scheduler is None:
+            self._outbox.append(Unloaded(model_id, 0))
+            return
+        before = self._backend.sample(self._clock()).active
+        gone = ModelUnloading(f"Model '{model_id}' was unloaded.")
+        self._outbox += scheduler.end_all(gone)
+        scheduler.close()
+        del scheduler
+        self._backend.reclaim()
+        after = self._sample().active
+        self._outbox.append(Unloaded(model_id, max(before - after, 0)))
+
+    # Memory
+
+    def _reclaim_if_asked(self) -> None:
+        if not (self._reclaim_now or (self._reclaim_when_idle and not self._busy)):
+            return
+        self._reclaim_now = False
+        if not self._busy:
+            self._reclaim_when_idle = False
+        self._outbox.append(PoolReclaimed(self._backend.reclaim()))
+        self._sample()
+
+    def _sample(self) -> AllocatorSample:
+        sample = self._backend.sample(self._clock())
+        self._outbox.append(Sampled(sample))
+        return sample
+
+    def _flush(self) -> None:
+        if self._outbox:
+            events, self._outbox = self._outbox, []
+            self._post(events)
+
+    # The end
+
+    def _leave(self) -> None:
+        """Give back everything, so that the thread ends without a model or a stream of its own."""
+        over = (
+            ShuttingDown("The server is shutting down.")
+            if self._stopping
+            else EngineDied("The device thread has ended.")
+        )
+        for loading in self._loads:
+            if loading.load is not None:
+                loading.load.abandon()
+            self._outbox.append(LoadFailed(loading.command.load_id, over))
+        self._loads.clear()
+        for scheduler in self._schedulers.values():
+            self._outbox += scheduler.end_all(over)
+            scheduler.close()
+        self._schedulers.clear()
+        self._flush()
+        gc.collect()
+        self._backend.stop()
+
+
+def _forget_frames(error: BaseException) -> None:
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
