@@ -277,6 +277,8 @@ def main() -> int:
     except (CannotMake, NotReadable, OSError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     say(f"{'made' if made else 'up to date'}: {args.folder}")
     return 0
 
