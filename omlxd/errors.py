@@ -16,7 +16,7 @@ OmlxdError
 │   └── ModelUnloading, ModelLoadCancelled
 ├── ModelTooLarge, InsufficientMemory
 ├── ModelBroken, ModelLoadFailed, GenerationFailed, EngineDied
-└── ConfigError, PortTaken, AlreadyRunning, StateUnreadable
+└── ConfigError, PortTaken, AlreadyRunning, StateUnreadable, ServiceFailed
 """
 
 from collections.abc import Mapping, Sequence
@@ -239,3 +239,9 @@ class StateUnreadable(OmlxdError):
     """A state file is damaged; it is moved aside, never overwritten."""
 
     code = "state_unreadable"
+
+
+class ServiceFailed(OmlxdError):
+    """The operating system's service could not be installed, started or stopped."""
+
+    code = "service_failed"

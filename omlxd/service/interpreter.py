@@ -1,0 +1,180 @@
+"""Says whether the Python that runs us will still be there at the next login."""
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+PROTECTED = ("Desktop", "Documents", "Downloads")
+"""Folders of a home that macOS keeps background jobs out of."""
+
+_CELLAR = re.compile(r"/Cellar/([^/]+)/[^/]+/")
+_HOMEBREW_OWN = re.compile(r"/(?:Cellar|opt)/omlxd/")
+_UV_CACHE = re.compile(r"/(?:archive|environments|builds)-v\d+/")
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python as it was found, nothing judged yet.
+
+    Attributes:
+        executable: absolute, symbolic links unresolved.
+        prefix: the environment's folder; equals ``base`` outside a virtual environment.
+        base: the installation that the environment is built on.
+        machine: the processor the interpreter itself was built for.
+        project: the environment lies in a source project (a clone).
+        throwaway: folders whose content other tools delete (caches, temporary folders).
+    """
+
+    executable: str
+    exists: bool
+    prefix: str
+    base: str
+    system: str
+    machine: str
+    user_home: str
+    project: bool
+    throwaway: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why a service must not be built on this Python, and what to do instead.
+
+    ``final``: not even ``--force`` helps.
+    """
+
+    text: str
+    final: bool
+
+
+def look(environ: Mapping[str, str]) -> Interpreter:
+    """The running interpreter."""
+    prefix = Path(sys.prefix)
+    home = Path.home()
+    caches = [
+        environ.get("UV_CACHE_DIR") or "",
+        str(home / ".cache/uv"),
+        str(home / "Library/Caches"),
+        str(home / ".cache/pipx"),
+        str(home / "Library/Application Support/pipx/.cache"),
+        str(home / ".local/pipx/.cache"),
+        environ.get("TMPDIR") or "",
+        *("/tmp", "/var/tmp", "/private/tmp", "/private/var/folders", "/var/folders"),
+    ]
+    return Interpreter(
+        executable=sys.executable,
+        exists=bool(sys.executable) and os.access(sys.executable, os.X_OK),
+        prefix=str(prefix),
+        base=sys.base_prefix,
+        system=platform.system(),
+        machine=platform.machine(),
+        user_home=str(home),
+        project=any((prefix.parent / mark).exists() for mark in PROJECT_MARKS),
+        throwaway=tuple(folder.rstrip("/") for folder in caches if folder.rstrip("/")),
+    )
+
+
+def objections(python: Interpreter) -> tuple[Objection, ...]:
+    """Everything that speaks against this interpreter, the worst first."""
+    found = [
+        _unusable(python),
+        _homebrew_service(python),
+        _vanishing(python),
+        _cellar(python),
+        _external(python),
+        _protected(python),
+        _project(python),
+    ]
+    return tuple(sorted((o for o in found if o is not None), key=lambda o: not o.final))
+
+
+def _unusable(python: Interpreter) -> Objection | None:
+    if not python.exists or not python.executable.startswith("/"):
+        return Objection(
+            f"the running Python has no usable path ({python.executable!r}); "
+            "start omlxd with an absolute interpreter",
+            final=True,
+        )
+    if python.system == "Darwin" and python.machine != "arm64":
+        return Objection(
+            f"this Python is built for {python.machine} and runs under Rosetta, where there is no "
+            "MLX; install an arm64 Python (uv python install 3.12)",
+            final=True,
+        )
+    return None
+
+
+def _homebrew_service(python: Interpreter) -> Objection | None:
+    if _HOMEBREW_OWN.search(python.executable) is None:
+        return None
+    return Objection(
+        "this omlxd was installed by Homebrew, which manages its service itself: "
+        "use `brew services start omlxd`; two services would fight for one port",
+        final=True,
+    )
+
+
+def _vanishing(python: Interpreter) -> Objection | None:
+    inside = next((f for f in python.throwaway if _within(python.executable, f)), None)
+    if inside is None and _UV_CACHE.search(python.executable) is None:
+        return None
+    return Objection(
+        f"this Python lives in a folder that is cleaned by others ({inside or 'the cache of uv'}), "
+        "so the service would stop working one day (uvx and pipx run build such environments); "
+        "install omlxd for good: uv tool install omlxd",
+        final=False,
+    )
+
+
+def _cellar(python: Interpreter) -> Objection | None:
+    for path in (python.executable, python.prefix, python.base):
+        match = _CELLAR.search(path + "/")
+        if match is not None:
+            return Objection(
+                f"{path} is a version folder of Homebrew and vanishes with the next upgrade of "
+                f"{match[1]}; use an environment built on the stable path (opt/{match[1]}), "
+                "or better on a Python of uv or python.org",
+                final=False,
+            )
+    return None
+
+
+def _external(python: Interpreter) -> Objection | None:
+    for path in (python.executable, python.base):
+        if _within(path, "/Volumes"):
+            return Objection(
+                f"{path} is on an external volume, which may be absent at login and which macOS "
+                "keeps jobs from reading; install omlxd on the internal disk",
+                final=True,
+            )
+    return None
+
+
+def _protected(python: Interpreter) -> Objection | None:
+    for name in PROTECTED if python.system == "Darwin" else ():
+        if _within(python.executable, f"{python.user_home}/{name}"):
+            return Objection(
+                f"this Python lies in {python.user_home}/{name}, which macOS keeps background "
+                "jobs out of; install omlxd elsewhere: uv tool install omlxd",
+                final=False,
+            )
+    return None
+
+
+def _project(python: Interpreter) -> Objection | None:
+    if not python.project or python.prefix == python.base:
+        return None
+    return Objection(
+        f"the environment {python.prefix} belongs to a source project and changes with it; "
+        "install omlxd for good (scripts/install, or uv tool install .), or use --force",
+        final=False,
+    )
+
+
+def _within(path: str, folder: str) -> bool:
+    return PurePosixPath(path).is_relative_to(PurePosixPath(folder))
