@@ -82,7 +82,7 @@ prepare() {
   for extra in "$@"; do
     extras=${extras:+$extras,}$extra
   done
-  say "installing omlxd${extras:+[$extras]} and what it needs (some hundred MB the first time)"
+  say "installing omlxd${extras:+[$extras]} and what it needs (a minute or two the first time)"
   "$bin/python" -m pip --version >/dev/null 2>&1 || "$bin/python" -m ensurepip >/dev/null
   PIP_DISABLE_PIP_VERSION_CHECK=1 "$bin/python" -m pip install -e ".${extras:+[$extras]}" 2>&1 |
     tee "$venv/install.log" | show_steps ||
@@ -142,6 +142,6 @@ use_openblas() {
       *) export LD_PRELOAD=$file${LD_PRELOAD:+:$LD_PRELOAD} ;;
     esac
   else
-    say "no OpenBLAS: long prompts are about 25 times slower than need be (to have it: apt-get install libopenblas0-pthread)"
+    say "no OpenBLAS: long prompts are about 25 times slower than need be (on Debian and Ubuntu: apt-get install libopenblas0-pthread)"
   fi
 }

@@ -100,7 +100,7 @@ def wait_until_up(process: subprocess.Popen[bytes], url: str) -> None:
         if process.poll() is not None:
             raise CannotGoOn(f"the daemon ended with {process.returncode}; its log:\n{log_tail()}")
         try:
-            if get(f"{url}/health", 2).status_code == 200:
+            if get(f"{url}/ready", 2).status_code == 200:
                 return
         except httpx.HTTPError:
             pass  # not yet
@@ -109,7 +109,7 @@ def wait_until_up(process: subprocess.Popen[bytes], url: str) -> None:
             raise CannotGoOn(f"no answer from {url} in {START_LIMIT_S} s; its log:\n{log_tail()}")
         if now - said >= 1:
             said = now
-            say(f"waiting for {url}/health, {now - began:.0f} s")
+            say(f"waiting for {url}/ready, {now - began:.0f} s")
         time.sleep(0.05)
 
 
@@ -118,11 +118,12 @@ def log_tail(lines: int = 20) -> str:
 
 
 def choose_model(client: httpx.Client) -> str:
-    """SmolLM2 where it is served, else the first model; waits for the first look at the folders."""
+    """SmolLM2 where it is served, else the smallest; waits for the first look at the folders."""
     for _ in range(50):
-        models = [model["id"] for model in answer(client.get("/v1/models"))["data"]]
+        listed: list[dict[str, Any]] = answer(client.get("/v1/models"))["data"]
+        models = {entry["id"]: entry["size_bytes"] for entry in listed if entry["type"] == "llm"}
         if models:
-            return SMOLLM2 if SMOLLM2 in models else str(models[0])
+            return SMOLLM2 if SMOLLM2 in models else min(models, key=lambda name: models[name])
         time.sleep(0.2)
     raise CannotGoOn(f"no model is served; {client.base_url}status says why. Is {MODELS} empty?")
 
@@ -134,8 +135,8 @@ def load(client: httpx.Client, model: str) -> None:
         loading = pool.submit(client.post, f"/v1/models/{model}/load", timeout=600)
         while not settled(loading):
             entry = status_of(client, model)
-            done, total = entry.get("loaded_bytes"), entry.get("total_bytes")
-            share = f", {done / total:.0%}" if done is not None and total else ""
+            done = entry.get("progress")
+            share = "" if done is None else f" {done:.0%}"
             print(f"    {entry.get('state')}{share} {entry.get('detail') or ''}", flush=True)
         answer(loading.result())
 
