@@ -1,0 +1,113 @@
+"""What one look came to, and how a tick goes on or ends with it."""
+
+from dataclasses import dataclass, replace
+
+from omlxd.policy.actions import Action, WalkStoreCap
+from omlxd.policy.ceiling import Ceilings, Limits, renumber
+from omlxd.policy.look import GuardState, Look, subject
+from omlxd.policy.pressure import Level, pauses
+from omlxd.policy.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one look came to.
+
+    While ``look_again``, the tick goes on: apply ``actions``, take a new snapshot with their
+    outcomes, and decide again from ``next_state``.
+    """
+
+    level: Level
+    emergency: bool
+    paused: bool
+    """New requests wait (in monitor mode: would wait)."""
+    usage: Usage
+    ceilings: Ceilings
+    limits: Limits
+    actions: tuple[Action, ...]
+    apply: bool
+    """False in monitor mode: shown and logged, not carried out."""
+    rule: str
+    """Name of the function below that decided."""
+    reason: str
+    look_again: bool
+    next_state: GuardState
+    reading_at: float
+    """Time of the reading that this decision rests on."""
+
+    @property
+    def ceiling(self) -> int | None:
+        return self.ceilings.ceiling
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The answer of one rule."""
+
+    reason: str
+    actions: tuple[Action, ...] = ()
+    last: bool = False
+    """Nothing more in this tick than to measure again and settle."""
+    deferring: bool = False
+    keep_level: bool = False
+    """Taken before the level is settled, so nothing is paused yet."""
+
+
+def go_on(look: Look, rule: str, step: Step) -> Decision:
+    """The tick goes on after these actions."""
+    tried = {(type(action), subject(action)) for action in step.actions}
+    tick = replace(
+        look.tick,
+        asked=step.actions,
+        tried=look.tick.tried | tried,
+        deferring=step.deferring,
+        ending=(rule, step.reason) if step.last else None,
+    )
+    level = look.state.level if step.keep_level else look.level
+    paused = look.state.paused if step.keep_level else _paused(look)
+    state = replace(look.state, level=level, paused=paused, tick=tick)
+    return _decision(look, state, step.actions, (rule, step.reason))
+
+
+def conclude(look: Look, rule: str, reason: str, *, deferred: bool = False) -> Decision:
+    """The end of the tick: the level settles, counters that ended are reset, caps walk."""
+    counted = look.tick.counted
+    deferrals = look.state.deferrals + int(deferred and counted)
+    state = replace(
+        look.state,
+        level=look.level,
+        paused=_paused(look),
+        polls_over=look.polls_over,
+        deferrals=0 if look.level is Level.OK else deferrals,
+        counted_at=look.snapshot.now if counted else look.state.counted_at,
+        tick=None,
+    )
+    walk = WalkStoreCap(1 if look.level is Level.OK else -1)
+    return _decision(look, state, (walk,) if counted else (), (rule, reason))
+
+
+def _paused(look: Look) -> bool:
+    pressure = look.snapshot.reading.os_pressure
+    return pauses(look.state.paused, look.usage.bytes, look.ceilings, pressure)
+
+
+def _decision(
+    look: Look, state: GuardState, actions: tuple[Action, ...], why: tuple[str, str]
+) -> Decision:
+    limits = look.ceilings.limits(look.policy, paused=state.paused)
+    state = replace(state, limits=renumber(state.limits, limits))
+    return Decision(
+        level=state.level,
+        emergency=look.emergency,
+        paused=state.paused,
+        usage=look.usage,
+        ceilings=look.ceilings,
+        limits=state.limits,
+        actions=actions,
+        apply=look.policy.enforce,
+        rule=why[0],
+        reason=why[1],
+        look_again=state.tick is not None,
+        next_state=state,
+        reading_at=look.snapshot.reading.taken_at,
+    )

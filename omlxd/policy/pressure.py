@@ -1,0 +1,119 @@
+"""How bad it is: levels, emergency, when admission pauses and resumes, how often to look."""
+
+from enum import IntEnum
+
+from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.readings import OsPressure
+from omlxd.policy.tiers import (
+    EMERGENCY_OVER_BYTES,
+    EMERGENCY_OVER_POLLS,
+    HINT_MINIMUM,
+    POLL_EMPTY,
+    POLL_LOADED,
+    POLL_PRESSURE,
+    RESUME_MARGIN,
+)
+
+
+class Level(IntEnum):
+    """Pressure, in order: a higher level is never the answer to less use."""
+
+    OK = 0
+    SOFT = 1
+    HARD = 2
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+def level_of(usage: int | None, ceilings: Ceilings) -> Level:
+    """The level of ``usage``; unknown usage or no ceiling is ok. A mark belongs to its level."""
+    soft, hard = ceilings.soft, ceilings.hard
+    if usage is None or soft is None or hard is None or usage < soft:
+        return Level.OK
+    return Level.SOFT if usage < hard else Level.HARD
+
+
+def is_over(usage: int | None, ceilings: Ceilings) -> bool:
+    """Whether usage has reached the ceiling itself."""
+    ceiling = ceilings.ceiling
+    return usage is not None and ceiling is not None and usage >= ceiling
+
+
+def is_emergency(usage: int | None, ceilings: Ceilings, polls_over: int) -> bool:
+    """At or over the ceiling, and far over it or for the second poll in a row.
+
+    ``polls_over`` counts the polls in a row at or over the ceiling, this one included.
+    """
+    ceiling = ceilings.ceiling
+    if usage is None or ceiling is None or usage < ceiling:
+        return False
+    return usage >= ceiling + EMERGENCY_OVER_BYTES or polls_over >= EMERGENCY_OVER_POLLS
+
+
+def resume_mark(ceilings: Ceilings) -> int | None:
+    """Usage below which a paused admission resumes: 2 % of the ceiling under the soft mark."""
+    ceiling, soft = ceilings.ceiling, ceilings.soft
+    if ceiling is None or soft is None:
+        return None
+    # A soft mark of a few percent must still leave room to resume in.
+    return max(soft - int(ceiling * RESUME_MARGIN), soft // 2)
+
+
+def pauses(
+    was_paused: bool,
+    usage: int | None,
+    ceilings: Ceilings,
+    os_pressure: OsPressure | None,
+) -> bool:
+    """Whether new requests wait. Unknown usage never holds anybody up."""
+    mark = resume_mark(ceilings)
+    if mark is None:
+        return False
+    if os_pressure is OsPressure.CRITICAL:
+        return True
+    if usage is None:
+        return False
+    return level_of(usage, ceilings) is not Level.OK or (was_paused and usage >= mark)
+
+
+def request_may_start(*, paused: bool, loaded: bool, idle: bool, anything_loaded: bool) -> bool:
+    """Whether the next request of a model may start now.
+
+    A paused daemon must be able to recover, so an idle model always takes its first request;
+    a model that is not loaded waits unless nothing at all is. Asked again once memory is free.
+
+    Args:
+        paused: admission is paused.
+        loaded: the request's model is loaded.
+        idle: that model runs and prefills nothing.
+        anything_loaded: any model is loaded or being loaded.
+    """
+    if not paused:
+        return True
+    return idle if loaded else not anything_loaded
+
+
+def poll_interval(
+    level: Level, *, paused: bool, hinted: bool, loading: bool, active: bool | None, loaded: bool
+) -> float:
+    """Seconds until the next look.
+
+    Args:
+        level: of the last tick.
+        paused: admission has not resumed yet.
+        hinted: an activity hint is live.
+        loading: a model is being loaded.
+        active: any engine has work; None when one cannot say.
+        loaded: any model is loaded.
+    """
+    if level is not Level.OK or paused or hinted or loading or active is None or active:
+        return POLL_PRESSURE
+    return POLL_LOADED if loaded else POLL_EMPTY
+
+
+def activity_hint(until: float | None, now: float, interval: float) -> float:
+    """The time until which activity is assumed, after a wake that says there is some."""
+    fresh = now + max(HINT_MINIMUM, 2 * interval)
+    return fresh if until is None else max(until, fresh)

@@ -1,0 +1,232 @@
+"""What to give up under memory pressure, and in which order.
+
+``RULES``, read from top to bottom, is the whole order of priority.
+"""
+
+from collections.abc import Callable
+
+from omlxd.policy.actions import (
+    AbortLoads,
+    AbortRequests,
+    Action,
+    DropImageCache,
+    IdleReclaim,
+    MarkPendingUnload,
+    Outcome,
+    ReclaimPool,
+    ReturnFreePages,
+    ShrinkRamCache,
+    Suspend,
+    Unload,
+    WalkStoreCap,
+)
+from omlxd.policy.ceiling import HotCache
+from omlxd.policy.decision import Decision, Step, conclude, go_on
+from omlxd.policy.look import GuardState, Look, Snapshot, TickState, take_look
+from omlxd.policy.pressure import Level
+from omlxd.policy.readings import ModelView
+from omlxd.policy.tiers import MAX_DEFERRALS, POOL_RECLAIM_FLOOR, GuardPolicy
+
+__all__ = [
+    "AbortLoads",
+    "AbortRequests",
+    "Action",
+    "Decision",
+    "DropImageCache",
+    "GuardState",
+    "HotCache",
+    "IdleReclaim",
+    "MarkPendingUnload",
+    "Outcome",
+    "ReclaimPool",
+    "ReturnFreePages",
+    "ShrinkRamCache",
+    "Snapshot",
+    "Suspend",
+    "TickState",
+    "Unload",
+    "WalkStoreCap",
+    "decide",
+]
+
+
+def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decision:
+    """The first rule that has something to say decides; when none has, the tick settles."""
+    look = take_look(state, snapshot, policy)
+    if not policy.enabled:
+        return conclude(look, "guard_off", "The guard is off.")
+    if look.tick.ending is not None:
+        return conclude(look, *look.tick.ending)
+    for rule in RULES:
+        step = rule(look)
+        if step is None:
+            continue
+        if step.last and not step.actions:
+            return conclude(look, rule.__name__, step.reason, deferred=step.deferring)
+        return go_on(look, rule.__name__, step)
+    return conclude(look, "nothing_to_do", "Usage is at or below the soft mark.")
+
+
+def drop_images(look: Look) -> Step | None:
+    """Decoded images go first, before anything is paused or evicted."""
+    if look.level is Level.OK or look.tried(DropImageCache):
+        return None
+    if look.snapshot.image_cache_bytes == 0:
+        return None
+    reason = "Usage reached the soft mark: decoded images are dropped."
+    return Step(reason, (DropImageCache(),), keep_level=True)
+
+
+def end_deferred_tick(look: Look) -> Step | None:
+    """A reclaim that a scheduler took ends the tick; one that nobody took falls through."""
+    taken = look.outcome(ReclaimPool)
+    if not look.tick.deferring or taken is None or not taken.accepted:
+        return None
+    return Step("The pool is being returned: nothing else yet.", last=True, deferring=True)
+
+
+def defer_to_pool(look: Look) -> Step | None:
+    """A swollen pool is returned before anything is given up, a few polls long."""
+    if look.level is Level.OK or look.emergency or look.state.deferrals >= MAX_DEFERRALS:
+        return None
+    if not _pool_is_swollen(look) or look.tried(ReclaimPool):
+        return None
+    return Step("The pool is large: it is returned first.", (ReclaimPool(),), deferring=True)
+
+
+def shrink_ram_cache(look: Look) -> Step | None:
+    """At hard, cached prefixes that no request uses."""
+    cache = look.snapshot.hot_cache
+    if look.level is not Level.HARD or look.excess == 0 or look.tried(ShrinkRamCache):
+        return None
+    if cache is None or cache.used == 0:
+        return None
+    return Step("Hard: cached prefixes are dropped.", (ShrinkRamCache(look.excess),))
+
+
+def return_what_was_dropped(look: Look) -> Step | None:
+    """Dropped references only moved into malloc and the pool: both give back."""
+    shrunk = look.outcome(ShrinkRamCache)
+    dropped = shrunk is not None and bool(shrunk.freed)
+    swollen = look.level is Level.HARD and _pool_is_swollen(look)
+    actions: tuple[Action, ...] = (ReturnFreePages(),) if dropped else ()
+    if (dropped or swollen) and not look.tried(ReclaimPool):
+        actions += (ReclaimPool(),)
+    return Step("What was dropped is returned to the machine.", actions) if actions else None
+
+
+def stop_when_relieved(look: Look) -> Step | None:
+    """At or below the soft mark, counting what is on its way out."""
+    if look.level is not Level.OK and look.excess > 0:
+        return None
+    freeing = look.level is not Level.OK and any(map(look.is_leaving, look.snapshot.models))
+    reason = "An unload in flight frees enough." if freeing else "Usage is low enough."
+    return Step(reason, last=True)
+
+
+def unload_drained(look: Look) -> Step | None:
+    """A model that was only waiting for its last request."""
+    for model in look.unpinned:
+        if model.pending_unload and _may_unload(look, model):
+            return _unload(model, "has drained, as it was asked to")
+    return None
+
+
+def unload_idle(look: Look) -> Step | None:
+    """The least recently used idle model; at soft one always stays, at hard even the last goes."""
+    if look.level is Level.SOFT and len(look.unpinned) <= 1:
+        return None
+    for model in look.unpinned:
+        if _may_unload(look, model):
+            return _unload(model, "is the least recently used idle one")
+    return None
+
+
+def leave_running_alone(look: Look) -> Step | None:
+    """At soft, running requests go on."""
+    if look.level is not Level.SOFT:
+        return None
+    return Step("Soft: nothing idle may go, and running requests are left alone.", last=True)
+
+
+# Suspending the youngest running requests belongs here, before anything is aborted.
+
+
+def wait_for_fresh_numbers(look: Look) -> Step | None:
+    """Nothing is aborted on the footprint alone, short of an emergency."""
+    if look.usage.fresh or look.emergency:
+        return None
+    return Step("The allocator's numbers are old: nothing is aborted on them.", last=True)
+
+
+def abort_least_recent(look: Look) -> Step | None:
+    """The requests of the least recently used busy model; the model stays, save in an emergency."""
+    busy = [model for model in look.unpinned if model.busy]
+    if not busy:
+        return None
+    # One that is leased without a request has nothing to abort.
+    model = next((model for model in busy if model.requests), busy[0])
+    actions: tuple[Action, ...] = (AbortRequests(model.id),)
+    if look.emergency and not model.pending_unload:
+        actions += (MarkPendingUnload(model.id),)
+    return Step(f"Hard and nothing idle: requests of '{model.id}' are ended.", actions, last=True)
+
+
+def abort_loads(look: Look) -> Step | None:
+    """With nothing unpinned loaded, every load in progress, pinned ones too."""
+    loads = [m.id for m in look.snapshot.models if m.loading and not m.load_aborting]
+    if look.unpinned or not loads:
+        return None
+    return Step("Hard: loads in progress stop.", (AbortLoads(tuple(sorted(loads))),), last=True)
+
+
+def abort_everything(look: Look) -> Step | None:
+    """In an emergency with only pinned models left, their requests; the models stay."""
+    if look.unpinned or not look.emergency or not any(model.requests for model in look.loaded):
+        return None
+    return Step("Emergency: all running requests are ended.", (AbortRequests(None),), last=True)
+
+
+def reclaim_when_idle(look: Look) -> Step | None:
+    """Only pinned models: the pool is returned once they are idle."""
+    if look.unpinned or not look.loaded:
+        return None
+    return Step("Hard with pinned models only: the pool goes when idle.", (IdleReclaim(),), True)
+
+
+def warn(look: Look) -> Step | None:
+    """Nothing of ours is left to give up."""
+    return Step("Over the soft mark with nothing left to give up.", last=True)
+
+
+RULES: tuple[Callable[[Look], Step | None], ...] = (
+    drop_images,
+    end_deferred_tick,
+    defer_to_pool,
+    shrink_ram_cache,
+    return_what_was_dropped,
+    stop_when_relieved,
+    unload_drained,
+    unload_idle,
+    leave_running_alone,
+    wait_for_fresh_numbers,
+    abort_least_recent,
+    abort_loads,
+    abort_everything,
+    reclaim_when_idle,
+    warn,
+)
+
+
+def _pool_is_swollen(look: Look) -> bool:
+    return look.usage.pool is not None and look.usage.pool > POOL_RECLAIM_FLOOR
+
+
+def _may_unload(look: Look, model: ModelView) -> bool:
+    return not model.busy and not model.pinned and not look.tried(Unload, model.id)
+
+
+def _unload(model: ModelView, why: str) -> Step:
+    unload = Unload(model.id, model.bytes)
+    first: tuple[Action, ...] = (AbortRequests(model.id),) if model.requests else ()
+    return Step(f"Over the soft mark: '{model.id}' {why}.", (*first, unload))

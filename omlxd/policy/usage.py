@@ -1,0 +1,93 @@
+"""How much memory the daemon really uses: footprint and allocator joined, old numbers left out."""
+
+from dataclasses import dataclass
+
+from omlxd.policy.readings import AllocatorSample, MemoryReading
+from omlxd.policy.tiers import RELEASE_REUSE, RELEASE_WINDOW, SAMPLE_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWindow:
+    """What the driver held beyond the allocator's own numbers during the last ten seconds."""
+
+    excess: tuple[tuple[float, int], ...] = ()
+    """(time, bytes), both ascending: a sample above a later one can never be the minimum."""
+    result: tuple[float, int] | None = None
+    """(time, bytes) of the last result that fresh numbers gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes in use and what they were made of; ``bytes`` is None when nothing could be read."""
+
+    bytes: int | None
+    active: int | None
+    pool: int | None
+    footprint: int | None
+    unreleased: int = 0
+    """Graphics memory that the allocator has freed and the driver still holds."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the allocator's numbers are recent enough to act on."""
+        return self.active is not None
+
+
+def age(reading: MemoryReading, name: str, now: float) -> float:
+    """Seconds since the number called ``name`` was taken."""
+    source = reading.sources.get(name)
+    return now - (reading.taken_at if source is None else source.taken_at)
+
+
+def recent(reading: MemoryReading, name: str, now: float) -> int | None:
+    """The number called ``name``, or None when it is unknown or too old to decide on."""
+    value: int | None = getattr(reading, name)
+    return value if age(reading, name, now) <= SAMPLE_LIMIT else None
+
+
+def fresh_sample(sample: AllocatorSample | None, now: float) -> AllocatorSample | None:
+    """The sample, unless it is older than its limit: old allocator numbers decide nothing."""
+    return sample if sample is not None and now - sample.taken_at <= SAMPLE_LIMIT else None
+
+
+def unreleased(
+    window: ReleaseWindow, graphics: int | None, sample: AllocatorSample | None, now: float
+) -> tuple[int, ReleaseWindow]:
+    """(bytes the driver holds of what the allocator freed, next window).
+
+    ``sample`` must be fresh or None. Graphics footprint less active and pooled bytes, compared
+    with its own minimum over the window, since some of it is always there.
+    """
+    if graphics is None:
+        return 0, ReleaseWindow()
+    if sample is None:
+        kept = window.result
+        reuse = kept[1] if kept is not None and now - kept[0] <= RELEASE_REUSE else 0
+        return reuse, window
+    excess = graphics - (sample.active + sample.pool)
+    kept_samples = tuple(
+        (at, size) for at, size in window.excess if now - at <= RELEASE_WINDOW and size < excess
+    )
+    samples = (*kept_samples, (now, excess))
+    held = max(0, excess - samples[0][1])
+    return held, ReleaseWindow(samples, (now, held))
+
+
+def measure_usage(
+    reading: MemoryReading, sample: AllocatorSample | None, window: ReleaseWindow, now: float
+) -> tuple[Usage, ReleaseWindow]:
+    """(usage, next window): the larger of active bytes and footprint less what is being freed."""
+    fresh = fresh_sample(sample, now)
+    footprint = recent(reading, "footprint", now)
+    graphics = recent(reading, "graphics_footprint", now)
+    held, window = unreleased(window, graphics, fresh, now)
+    active = None if fresh is None else fresh.active
+    own = None if footprint is None else max(0, footprint - held)
+    known = [size for size in (active, own) if size is not None]
+    return Usage(
+        bytes=max(known) if known else None,
+        active=active,
+        pool=None if fresh is None else fresh.pool,
+        footprint=footprint,
+        unreleased=held,
+    ), window
