@@ -1,7 +1,7 @@
 """The answer of one generation as text: tokens in, text up to a stop string out, one end."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -73,7 +73,7 @@ Answer = AnswerProgress | AnswerDelta | AnswerEnd
 
 async def answer(
     generation: TokenStream, detokenizer: Detokenizer, stops: StopStrings
-) -> AsyncIterator[Answer]:
+) -> AsyncGenerator[Answer]:
     """The text of ``generation`` in pieces, then one ``AnswerEnd``.
 
     Cancels the generation as soon as a stop string is complete, and when the reader leaves.

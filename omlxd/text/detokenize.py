@@ -8,7 +8,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Protocol, assert_never
 
-from omlxd.text.protocol import Joining, Tokenizer
+from omlxd.text.protocol import Tokenizer
 
 _CONTEXT = 6
 """Tokens kept before the new ones: what decides about spaces between words."""
@@ -45,6 +45,10 @@ class Detokenizer:
         context = [token for token in prompt[-_CONTEXT:] if token not in self._skipped]
         self._joiner = _joiner(tokenizer, context, fresh=not context)
 
+    def skips(self, token: int) -> bool:
+        """Whether ``token`` is never part of a text."""
+        return token in self._skipped
+
     def push(self, tokens: Iterable[int]) -> str:
         """The text that ``tokens`` complete, perhaps empty. Special tokens have no text."""
         return "".join(self._joiner.push(token) for token in tokens if token not in self._skipped)
@@ -61,11 +65,11 @@ class Detokenizer:
 
 def _joiner(tokenizer: Tokenizer, context: list[int], *, fresh: bool) -> _Joiner:
     match tokenizer.joining:
-        case Joining.BYTES:
+        case "bytes":
             return _ByteJoiner(tokenizer, context, strip=False)
-        case Joining.BYTES_LESS_SPACE:
+        case "bytes_less_space":
             return _ByteJoiner(tokenizer, context, strip=fresh)
-        case Joining.CONTEXT:
+        case "context":
             return _WindowJoiner(tokenizer, context)
         case unreachable:
             assert_never(unreachable)

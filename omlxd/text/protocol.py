@@ -1,19 +1,12 @@
 """What the text side needs of a model's tokenizer; ``backend/mlx`` has the class that fits."""
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-
-class Joining(Enum):
-    """How the text of several tokens follows from the bytes of each."""
-
-    BYTES = "bytes"
-    """The bytes joined and read as UTF-8 (byte-level BPE)."""
-    BYTES_LESS_SPACE = "bytes_less_space"
-    """The same, less one space where a text begins (sentencepiece)."""
-    CONTEXT = "context"
-    """Only ``decode`` of the whole knows."""
+Joining = Literal["bytes", "bytes_less_space", "context"]
+"""How the text of several tokens follows from the bytes of each: joined and read as UTF-8
+(byte-level BPE); the same, less one space where a text begins (sentencepiece); or only ``decode``
+of the whole knows. Strings, so that a class fits without importing them."""
 
 
 class Tokenizer(Protocol):
@@ -45,7 +38,7 @@ class Tokenizer(Protocol):
     def token_bytes(self, token: int) -> bytes:
         """What one token stands for, perhaps a part of a character; a special token's name.
 
-        Empty for an id that the tokenizer does not know. Where ``joining`` is CONTEXT, the
+        Empty for an id that the tokenizer does not know. Where ``joining`` is context, the
         bytes of its text alone.
         """
 
