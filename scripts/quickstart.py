@@ -69,7 +69,8 @@ def runs_at(url: str) -> bool:
 def daemon(port: int) -> Iterator[subprocess.Popen[bytes]]:
     """The daemon as a child, stopped on the way out however that comes."""
     LOG.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "omlxd", "serve", "--home", str(HOME), "--port", str(port)]
+    command = [sys.executable, "-m", "omlxd", "serve", "--home", str(HOME)]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     say(f"starting the daemon (its log: {LOG})")
     with LOG.open("wb") as log:
         # A session of its own, so that Ctrl-C reaches only this process and the stop is one.
@@ -94,11 +95,11 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def wait_until_up(process: subprocess.Popen[bytes], url: str) -> None:
+def wait_until_ready(url: str, child: "subprocess.Popen[bytes] | None") -> None:
     began = said = time.monotonic()
     while True:
-        if process.poll() is not None:
-            raise CannotGoOn(f"the daemon ended with {process.returncode}; its log:\n{log_tail()}")
+        if child is not None and child.poll() is not None:
+            raise CannotGoOn(f"the daemon ended with {child.returncode}; its log:\n{log_tail()}")
         try:
             if get(f"{url}/ready", 2).status_code == 200:
                 return
@@ -106,7 +107,7 @@ def wait_until_up(process: subprocess.Popen[bytes], url: str) -> None:
             pass  # not yet
         now = time.monotonic()
         if now - began > START_LIMIT_S:
-            raise CannotGoOn(f"no answer from {url} in {START_LIMIT_S} s; its log:\n{log_tail()}")
+            raise CannotGoOn(f"{url} was not ready in {START_LIMIT_S} s; see {LOG}")
         if now - said >= 1:
             said = now
             say(f"waiting for {url}/ready, {now - began:.0f} s")
@@ -136,8 +137,10 @@ def load(client: httpx.Client, model: str) -> None:
         while not settled(loading):
             entry = status_of(client, model)
             done = entry.get("progress")
-            share = "" if done is None else f" {done:.0%}"
-            print(f"    {entry.get('state')}{share} {entry.get('detail') or ''}", flush=True)
+            share = None if done is None else f"{done:.0%}"
+            print(
+                "   ", *filter(None, (entry.get("state"), share, entry.get("detail"))), flush=True
+            )
         answer(loading.result())
 
 
@@ -237,11 +240,12 @@ def quickstart(port: int, *, once: bool) -> None:
     url = f"http://127.0.0.1:{port}"
     if runs_at(url):
         say(f"a daemon of this project runs at {url} already; asking that one")
+        wait_until_ready(url, None)
         talk(url)
         return
     make_model()
     with daemon(port) as process:
-        wait_until_up(process, url)
+        wait_until_ready(url, process)
         talk(url)
         print(f"More models: put MLX model folders into {MODELS}\n")
         if once:
@@ -273,6 +277,9 @@ def main() -> int:
         signal.signal(number, leave)
     try:
         quickstart(args.port, once=args.once)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read the output has left
+        return 141
     except (CannotGoOn, httpx.HTTPError) as error:
         print(f"error: {error or repr(error)}", file=sys.stderr)
         return 1
