@@ -127,10 +127,10 @@ class Ceilings:
         return self._less_hot_cache(self.abort_limit)
 
     @property
-    def stable(self) -> int:
-        """The ceiling on an otherwise empty machine: what other apps take now is left out."""
+    def stable_terms(self) -> tuple[tuple[Binding, int], ...]:
+        """The terms on an otherwise empty machine: what other apps take now is left out."""
         own = self.dynamic if self.tier is Tier.CUSTOM else None
-        return min(size for _, size in known_terms(self.static, own, self.metal))
+        return known_terms(self.static, own, self.metal)
 
     def limits(self, policy: GuardPolicy, *, paused: bool) -> Limits:
         """What is handed to the schedulers; without effect when the guard only watches."""

@@ -62,32 +62,33 @@ def counted_own(reading: MemoryReading, now: float) -> tuple[int, int] | None:
     return footprint, footprint if graphics is None else max(0, footprint - graphics)
 
 
-def pushed_apps(reading: MemoryReading, ratio: float, now: float) -> int | None:
-    """The share of everybody else's active memory that may go to the compressor."""
-    if not ratio:
-        return 0
+def pushed_apps(reading: MemoryReading, tier: Tier, now: float) -> int:
+    """The share of everybody else's active memory that may go to the compressor.
+
+    Zero where a counter it needs is unknown: the term is then what psutil would call available.
+    """
     own = counted_own(reading, now)
-    inactive, external, active = (
-        recent(reading, name, now) for name in ("inactive", "external", "active")
-    )
-    if own is None or inactive is None or external is None or active is None:
-        return None
-    return int(ratio * max(0, active - file_cache(inactive, external) - own[1]))
+    inactive, active = (recent(reading, name, now) for name in ("inactive", "active"))
+    external = recent(reading, "external", now) or 0
+    if own is None or inactive is None or active is None:
+        return 0
+    others = max(0, active - file_cache(inactive, external) - own[1])
+    return int(TIERS[tier].reclaim_ratio * others)
 
 
 def dynamic_term(reading: MemoryReading, tier: Tier, now: float) -> int | None:
-    """What this process holds and could still get without harming others; None if unknown.
+    """What this process holds and could still get without harming others.
 
-    A counter that is unknown or too old makes the term unknown: it must never lower the ceiling.
+    None when footprint, free or inactive memory is unknown or too old: half a sum would be far
+    too low, and an unknown number must never lower the ceiling.
     """
     own = counted_own(reading, now)
-    free, inactive, external = (
-        recent(reading, name, now) for name in ("free", "inactive", "external")
-    )
-    pushed = pushed_apps(reading, TIERS[tier].reclaim_ratio, now)
-    if own is None or free is None or inactive is None or external is None or pushed is None:
+    free, inactive = (recent(reading, name, now) for name in ("free", "inactive"))
+    if own is None or free is None or inactive is None:
         return None
+    external = recent(reading, "external", now) or 0
     available = free + inactive + file_cache(inactive, external)
+    pushed = pushed_apps(reading, tier, now)
     return max(0, own[0] + available + pushed - reserve(tier, reading.total))
 
 

@@ -1,0 +1,238 @@
+"""May this model be loaded, and what must go first? The smallest harm that makes room."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.readings import ModelView
+from omlxd.policy.remedy import binding_name, remedy
+from omlxd.policy.terms import lowest
+from omlxd.policy.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class LoadNeed:
+    """What one load will take: weights, and headroom for its first prefill; bytes."""
+
+    model_id: str
+    weights_bytes: int
+    headroom_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.weights_bytes + self.headroom_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadScene:
+    """The machine as a load finds it.
+
+    Attributes:
+        models: all models in memory, or on their way in or out.
+        usage: measured.
+        reserved: bytes promised to loads and requests that are not allocated yet.
+        evicted: something was unloaded for this load, so the footprint may still show residue.
+        paused: admission of requests is paused.
+        enforce: False when the guard only watches; it then refuses nothing.
+    """
+
+    models: tuple[ModelView, ...]
+    usage: Usage
+    reserved: int = 0
+    evicted: bool = False
+    paused: bool = False
+    enforce: bool = True
+
+    @property
+    def leaving(self) -> int:
+        """Bytes of the models that are being unloaded."""
+        return _size(model for model in self.models if model.unloading)
+
+    @property
+    def tracked(self) -> int:
+        """Bytes of all models that are loaded."""
+        return _size(model for model in self.models if not model.loading)
+
+    @property
+    def current(self) -> int:
+        """Bytes in use for this purpose: the largest of what is measured and what is tracked."""
+        measured = self.usage.active if self.evicted and self.usage.fresh else self.usage.bytes
+        return max(measured or 0, self.tracked)
+
+    @property
+    def spare(self) -> tuple[ModelView, ...]:
+        """Loaded models that may be unloaded now, coldest first."""
+        return tuple(model for model in self.may_leave if not model.busy)
+
+    @property
+    def may_leave(self) -> tuple[ModelView, ...]:
+        """Loaded, unpinned models, those in use after the idle ones, each coldest first."""
+        stay = [m for m in self.models if not (m.loading or m.pinned or m.unloading)]
+        return tuple(sorted(stay, key=lambda model: (model.busy, model.last_used, model.id)))
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Load it now, with ``reserve`` bytes promised to it until they are allocated."""
+
+    reserve: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvictFirst:
+    """Unload these idle models, in this order, then ask again with ``evicted``."""
+
+    model_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It fits once something ends. ``drain``: models whose leaving would make room, idle ones
+    first; empty when it is enough to wait."""
+
+    reason: str
+    drain: tuple[str, ...] = ()
+
+
+class RefusalKind(Enum):
+    """The error code of a refusal."""
+
+    MODEL_TOO_LARGE = "model_too_large"
+    INSUFFICIENT_MEMORY = "insufficient_memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Nothing of ours that may leave could make room, so trying again soon is of no use.
+
+    ``facts`` are bytes by name; ``mark`` is the one that tripped.
+    """
+
+    kind: RefusalKind
+    facts: Mapping[str, int]
+    mark: str
+    binding: str
+    remedy: str
+
+
+LoadPlan = Admit | EvictFirst | Wait | Refuse
+
+
+def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
+    """What to do about a load; asked again whenever something has changed.
+
+    Room is made down to the soft mark. A load that nothing idle can make room for is still
+    admitted under the hard mark. It waits for models in use, and is refused only when even an
+    empty machine, or one with nothing but the pinned models, could not take it.
+    """
+    others = tuple(model for model in scene.models if model.id != need.model_id)
+    scene = replace(scene, models=others)
+    if not scene.enforce:
+        ceilings = replace(ceilings, enabled=False)
+    if never_fits(need, ceilings):
+        return _refuse(RefusalKind.MODEL_TOO_LARGE, need, scene, ceilings)
+    held = is_held(scene, ceilings)
+    after = scene.current + scene.reserved + need.bytes
+    if after < ceilings.admission_soft and not held:
+        return Admit(need.bytes)
+    excess = after - scene.leaving - ceilings.admission_soft + 1
+    victims = choose_victims(max(excess, int(held)), scene.spare)
+    if victims and _fits(after - scene.leaving - _size(victims), ceilings):
+        return EvictFirst(tuple(model.id for model in victims))
+    if not victims and not scene.leaving and not held and _fits(after, ceilings):
+        return Admit(need.bytes)
+    return _wait_or_refuse(after, need, scene, ceilings)
+
+
+def is_held(scene: LoadScene, ceilings: Ceilings) -> bool:
+    """While admission is paused, a model is loaded only into a machine with nothing loaded."""
+    return scene.paused and ceilings.enabled and bool(scene.models)
+
+
+def never_fits(need: LoadNeed, ceilings: Ceilings) -> bool:
+    """Whether the model alone would reach the hard mark, whatever other apps do.
+
+    Such a model would be evicted as soon as it is loaded, and loaded again, without end.
+    """
+    return ceilings.enabled and need.bytes >= _hard(lowest(ceilings.stable_terms)[1], ceilings)
+
+
+def choose_victims(excess: int, spare: Iterable[ModelView]) -> tuple[ModelView, ...]:
+    """The coldest single model that frees ``excess`` bytes; else the largest first until
+    enough. ``spare`` is coldest first. All of it when all of it is not enough."""
+    coldest_first = tuple(spare)
+    if excess <= 0:
+        return ()
+    for model in coldest_first:
+        if model.bytes >= excess:
+            return (model,)
+    chosen: list[ModelView] = []
+    for model in sorted(coldest_first, key=lambda model: -model.bytes):
+        chosen.append(model)
+        excess -= model.bytes
+        if excess <= 0:
+            break
+    return tuple(chosen)
+
+
+def _fits(after: int, ceilings: Ceilings) -> bool:
+    """Below the hard mark; without a ceiling nothing is refused."""
+    ceiling = ceilings.ceiling
+    return ceiling is None or after < _hard(ceiling, ceilings)
+
+
+def _hard(ceiling: int, ceilings: Ceilings) -> int:
+    return int(ceiling * ceilings.hard_fraction)
+
+
+def _size(models: Iterable[ModelView]) -> int:
+    return sum(model.bytes for model in models)
+
+
+def _wait_or_refuse(
+    after: int, need: LoadNeed, scene: LoadScene, ceilings: Ceilings
+) -> Wait | Refuse:
+    """It may not be loaded now. Waiting makes sense while something of ours will or may leave."""
+    if scene.leaving:
+        return Wait("another model is being unloaded")
+    if scene.reserved or any(model.loading for model in scene.models):
+        return Wait("memory is promised to other loads")
+    if _fits(after, ceilings):
+        return Wait("admission is paused by memory pressure")
+    if _fits(after - _size(scene.may_leave), ceilings):
+        return Wait("models in use are in the way", _fewest_to_drain(after, scene, ceilings))
+    return _refuse(RefusalKind.INSUFFICIENT_MEMORY, need, scene, ceilings)
+
+
+def _fewest_to_drain(after: int, scene: LoadScene, ceilings: Ceilings) -> tuple[str, ...]:
+    """Models that make room, idle ones first, then the coldest, and no more than it takes."""
+    chosen: list[ModelView] = []
+    for model in scene.may_leave:
+        if _fits(after - _size(chosen), ceilings):
+            break
+        chosen.append(model)
+    return tuple(model.id for model in chosen)
+
+
+def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> Refuse:
+    alone = kind is RefusalKind.MODEL_TOO_LARGE
+    binding, limit = lowest(ceilings.stable_terms if alone else ceilings.terms)
+    pinned = _size(model for model in scene.models if model.pinned)
+    what = remedy(ceilings, binding)
+    if not alone and pinned:
+        what = f"Unpin or unload a pinned model. {what}"
+    return Refuse(
+        kind=kind,
+        facts={
+            "weights_bytes": need.weights_bytes,
+            "headroom_bytes": need.headroom_bytes,
+            "current_bytes": scene.current,
+            "pinned_bytes": pinned,
+            "ceiling_bytes": limit,
+            "hard_bytes": _hard(limit, ceilings),
+        },
+        mark="hard",
+        binding=binding_name(ceilings, binding),
+        remedy=what,
+    )
