@@ -1,0 +1,149 @@
+"""A model from its folder into memory, piece by piece."""
+
+import glob
+import tempfile
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import structlog
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+from omlxd.backend.mlx.batch import MlxBatch
+from omlxd.backend.mlx.failures import raise_if_device_lost
+from omlxd.backend.mlx.sampling import SamplerShelf
+from omlxd.backend.model_files import ModelFiles
+from omlxd.errors import ModelLoadFailed, OmlxdError
+
+log = structlog.get_logger(__name__)
+
+
+class MlxModel:
+    """Answers to ``backend.protocol.LoadedModel``."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.weights_bytes = sum(a.nbytes for a in _arrays(model))
+        caches = make_prompt_cache(model)
+        self.cache_kinds = tuple(type(c).__name__ for c in caches)
+        _check_batchable(caches)
+        self.vocab_size = _logits_width(model, caches)
+        self._samplers = SamplerShelf(self.vocab_size)
+
+    def new_batch(self, *, max_sequences: int, max_prefills: int) -> MlxBatch:
+        return MlxBatch(
+            self._model,
+            self.vocab_size,
+            self._samplers,
+            max_sequences=max_sequences,
+            max_prefills=max_prefills,
+        )
+
+    def close(self) -> None:
+        self._model = None
+
+
+class MlxLoad:
+    """The first piece builds the model without reading weights; each other one reads some."""
+
+    def __init__(self, files: ModelFiles, piece_bytes: int) -> None:
+        self._files = files
+        self._piece_bytes = piece_bytes
+        self._model: Any = None
+        self._pieces: deque[list[mx.array]] = deque()
+        self.total_bytes = files.tensor_bytes
+        self.loaded_bytes = 0
+
+    def advance(self) -> MlxModel | None:
+        failure: OmlxdError
+        try:
+            return self._advance()
+        except OmlxdError:
+            raise
+        except Exception as error:  # whatever a model's own files provoke in mlx-lm
+            raise_if_device_lost(error)
+            log.warning("model_load_failed", folder=str(self._files.folder), exc_info=True)
+            # Frames in the traceback see the weights and would keep them.
+            traceback.clear_frames(error.__traceback__)
+            failure = ModelLoadFailed(
+                f"{self._files.folder} cannot be loaded ({type(error).__name__}: {error}).",
+                folder=str(self._files.folder),
+            )
+        self.abandon()
+        raise failure
+
+    def abandon(self) -> None:
+        self._model = None
+        self._pieces.clear()
+        self.loaded_bytes = 0
+
+    def _advance(self) -> MlxModel | None:
+        if self._model is None:
+            self._build()
+        elif self._pieces:
+            piece = self._pieces.popleft()
+            mx.eval(piece)
+            self.loaded_bytes += sum(a.nbytes for a in piece)
+        if self._pieces:
+            return None
+        model, self._model = self._model, None
+        return MlxModel(model)
+
+    def _build(self) -> None:
+        with _plain_path(self._files.folder) as folder:
+            # With a Path and no remote code: nothing is downloaded, nothing of the folder runs.
+            self._model, _ = load_model(folder, lazy=True, trust_remote_code=False)
+        arrays = _arrays(self._model)
+        self.total_bytes = sum(a.nbytes for a in arrays)
+        self._pieces = deque(_pieces(arrays, self._piece_bytes))
+
+
+def _arrays(model: Any) -> list[mx.array]:
+    return [array for _, array in tree_flatten(model.parameters())]
+
+
+def _pieces(arrays: list[mx.array], size: int) -> Iterator[list[mx.array]]:
+    """``arrays`` in order, in groups of about ``size`` bytes."""
+    group: list[mx.array] = []
+    held = 0
+    for array in arrays:
+        group.append(array)
+        held += array.nbytes
+        if held >= size:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
+
+
+@contextmanager
+def _plain_path(folder: Path) -> Iterator[Path]:
+    """``folder`` under a name that mlx-lm's globbing for weights takes literally."""
+    if not glob.has_magic(str(folder)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="omlxd-load-") as scratch:
+        link = Path(scratch) / "model"
+        link.symlink_to(folder.absolute(), target_is_directory=True)
+        yield link
+
+
+def _check_batchable(caches: list[Any]) -> None:
+    kinds = sorted({type(c).__name__ for c in caches if not hasattr(c, "merge")})
+    if kinds:
+        raise ModelLoadFailed(
+            f"This model's cache ({', '.join(kinds)}) cannot be batched by mlx-lm, "
+            "so it cannot be served."
+        )
+
+
+def _logits_width(model: Any, caches: list[Any]) -> int:
+    """Shape of one token's logits. Nothing is computed, but the whole graph is built once, so a
+    config that does not fit its weights fails here."""
+    return int(model(mx.array([[0]]), cache=caches).shape[-1])

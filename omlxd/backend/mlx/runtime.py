@@ -1,0 +1,120 @@
+"""The process-wide side of MLX: set-up, memory, the end. Imported on the device thread."""
+
+import gc
+import importlib
+import importlib.metadata
+import os
+from typing import Any
+
+import mlx.core as mx
+import structlog
+from mlx_lm.generate import BatchGenerator, generation_stream
+
+from omlxd.backend.protocol import BackendInfo
+from omlxd.policy.readings import AllocatorSample
+from omlxd.units import GiB
+
+log = structlog.get_logger(__name__)
+
+_NAMED = ("mlx", "mlx-lm", "transformers")
+_POOL_SHARE = 0.05
+_POOL_MOST = 2 * GiB
+
+
+class Runtime:
+    """MLX as the calling thread found it."""
+
+    def __init__(self, pool_limit: int | None) -> None:
+        never_wire()
+        check_internals()
+        self.info = describe_device()
+        _limit_pool(pool_limit, self.info)
+        # The generator is this thread's own and starts alike in every process.
+        mx.random.seed(int.from_bytes(os.urandom(8)))
+
+    def sample(self, now: float) -> AllocatorSample:
+        return AllocatorSample(
+            taken_at=now,
+            active=mx.get_active_memory(),
+            pool=mx.get_cache_memory(),
+            peak=mx.get_peak_memory(),
+        )
+
+    def reclaim(self) -> int:
+        """What is dropped is freed only once the work that used it is through."""
+        gc.collect()
+        mx.synchronize(generation_stream)
+        mx.synchronize()
+        pooled = int(mx.get_cache_memory())
+        mx.clear_cache()
+        return max(pooled - int(mx.get_cache_memory()), 0)
+
+    def stop(self) -> None:
+        """MLX must not be used on this thread afterwards."""
+        self.reclaim()
+        # A thread that ends with streams of its own can take the process with it.
+        mx.clear_streams()
+
+
+def never_wire() -> None:
+    """Keep mlx-lm from wiring memory: each BatchGenerator would raise the wired limit to the
+    most there is, and the first to close would undo it for the others. Wiring under churn of
+    buffers can bring the whole machine down."""
+    for module in ("mlx_lm.generate", "mlx_lm.utils"):
+        loaded = importlib.import_module(module)
+        if not hasattr(loaded, "maybe_set_recommended_wired_limit"):
+            raise _unsupported(f"{module}.maybe_set_recommended_wired_limit is gone")
+        loaded.maybe_set_recommended_wired_limit = _no_wired_limit  # type: ignore[attr-defined]
+
+
+def _no_wired_limit() -> None:
+    """mlx-lm takes None for a device without a recommended limit and then leaves it alone."""
+
+
+def check_internals() -> None:
+    """Fail at the start, not in a request, when mlx-lm no longer has what we build on."""
+    generator = BatchGenerator(None)
+    try:
+        wanted = (
+            "insert_segments",
+            "next",
+            "remove",
+            "extract_cache",
+            "prefill_step_size",
+            "prompt_cache_nbytes",
+        )
+        missing = [name for name in wanted if not hasattr(generator, name)]
+        if missing:
+            raise _unsupported(f"BatchGenerator has no {', '.join(missing)}")
+        if vars(generator).get("_old_wired_limit", 0) is not None:
+            raise _unsupported("BatchGenerator sets the wired limit another way")
+    finally:
+        generator.close()
+
+
+def _unsupported(why: str) -> RuntimeError:
+    version = importlib.metadata.version("mlx-lm")
+    return RuntimeError(f"mlx-lm {version} is not supported: {why}")
+
+
+def describe_device() -> BackendInfo:
+    # metal.is_available() says only what the build can do.
+    kind = "gpu" if mx.device_count(mx.gpu) > 0 else "cpu"
+    facts: dict[str, Any] = dict(mx.device_info(mx.Device(getattr(mx, kind), 0)))
+    return BackendInfo(
+        name="mlx",
+        versions=tuple((name, importlib.metadata.version(name)) for name in _NAMED),
+        device_name=f"{facts.get('device_name', 'unknown')} ({kind})",
+        recommended_working_set=facts.get("max_recommended_working_set_size"),
+        max_buffer_bytes=facts.get("max_buffer_length"),
+        memory_total=facts.get("memory_size", facts.get("total_memory")),
+    )
+
+
+def _limit_pool(limit: int | None, info: BackendInfo) -> None:
+    """Left alone the pool of a GPU grows to nearly all memory; that of the CPU has a small cap."""
+    if limit is None:
+        if info.memory_total is None:
+            return
+        limit = min(int(info.memory_total * _POOL_SHARE), _POOL_MOST)
+    mx.set_cache_limit(limit)

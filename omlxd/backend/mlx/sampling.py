@@ -1,0 +1,153 @@
+"""From a request's sampling parameters to the functions that mlx-lm calls for its row."""
+
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+import mlx.core as mx
+import structlog
+from mlx_lm.sample_utils import (
+    apply_min_p,
+    apply_top_k,
+    apply_top_p,
+    make_frequency_penalty,
+    make_logits_processors,
+    make_presence_penalty,
+    make_repetition_penalty,
+)
+
+from omlxd.backend.sequence import Sampling
+from omlxd.errors import InvalidRequest
+
+log = structlog.get_logger(__name__)
+
+Filter = Callable[[mx.array], mx.array]
+Processor = Callable[[mx.array, mx.array], mx.array]
+
+_GREEDY_BELOW = 1e-5
+"""A temperature so low that dividing by it leaves float32."""
+_WHOLE_CONTEXT = 2**31 - 1
+
+
+class TokenSampler:
+    """(rows, vocabulary) log probabilities -> (rows,) token ids.
+
+    Raises nothing: one row's parameters must not end the step of the others. After a failure it
+    says why in ``failure`` and answers greedily; its requests are then to be dropped.
+    """
+
+    def __init__(self, sampling: Sampling, vocab_size: int) -> None:
+        self.failure: str | None = None
+        self._filters = _filters(sampling, vocab_size)
+        self._sharpness = 1.0 / sampling.temperature
+        self._key = None if sampling.seed is None else mx.random.key(sampling.seed % 2**64)
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        try:
+            return self._sample(logprobs)
+        except Exception as error:
+            log.exception("sampler_failed")
+            self.failure = f"sampling failed ({type(error).__name__}: {error})"
+            return mx.argmax(logprobs, axis=-1)
+
+    def _sample(self, logprobs: mx.array) -> mx.array:
+        for keep in self._filters:
+            logprobs = keep(logprobs)
+        key = None
+        if self._key is not None:
+            # A chain of its own: what runs beside it draws from other keys.
+            self._key, key = mx.random.split(self._key)
+        return mx.random.categorical(logprobs * self._sharpness, key=key)
+
+
+class GreedySampler:
+    """The most likely token of each row."""
+
+    failure: str | None = None
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        return mx.argmax(logprobs, axis=-1)
+
+
+class SamplerShelf:
+    """Equal parameters get the same object: mlx-lm samples a batch in one call only then."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._greedy = GreedySampler()
+        self._shared: WeakValueDictionary[tuple[float | None, ...], TokenSampler] = (
+            WeakValueDictionary()
+        )
+
+    def sampler(self, sampling: Sampling) -> TokenSampler | GreedySampler:
+        if sampling.temperature < _GREEDY_BELOW:
+            return self._greedy
+        if sampling.seed is not None:
+            return TokenSampler(sampling, self._vocab_size)
+        key = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p)
+        sampler = self._shared.get(key)
+        if sampler is None or sampler.failure is not None:
+            sampler = TokenSampler(sampling, self._vocab_size)
+            self._shared[key] = sampler
+        return sampler
+
+
+class LogitsProcessor:
+    """(tokens so far, (1, vocabulary) logits) -> logits. Raises nothing, as TokenSampler."""
+
+    def __init__(self, process: Processor) -> None:
+        self.failure: str | None = None
+        self._process = process
+
+    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        try:
+            return self._process(tokens, logits)
+        except Exception as error:
+            log.exception("logits_processor_failed")
+            self.failure = f"a logits processor failed ({type(error).__name__}: {error})"
+            return logits
+
+
+def logits_processors(sampling: Sampling, prompt_tokens: int) -> list[LogitsProcessor]:
+    """Bias first, then penalties: repetition over prompt and answer, the others over the answer."""
+    processors: list[Processor] = []
+    if sampling.logit_bias:
+        processors += make_logits_processors(logit_bias=dict(sampling.logit_bias))
+    if sampling.repetition_penalty not in (None, 1.0):
+        processors.append(make_repetition_penalty(sampling.repetition_penalty, _WHOLE_CONTEXT))
+    if sampling.presence_penalty:
+        penalty = make_presence_penalty(sampling.presence_penalty, _WHOLE_CONTEXT)
+        processors.append(_over_answer(penalty, prompt_tokens))
+    if sampling.frequency_penalty:
+        penalty = make_frequency_penalty(sampling.frequency_penalty, _WHOLE_CONTEXT)
+        processors.append(_over_answer(penalty, prompt_tokens))
+    return [LogitsProcessor(p) for p in processors]
+
+
+def check_sampling(sampling: Sampling, vocab_size: int) -> None:
+    """Raises InvalidRequest naming the field that this model cannot follow."""
+    for token, _ in sampling.logit_bias:
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(
+                f"logit_bias names token {token}; this model's tokens are 0 to {vocab_size - 1}.",
+                param="logit_bias",
+            )
+    if sampling.top_k is not None and sampling.top_k < 1:
+        raise InvalidRequest("top_k must be at least 1.", param="top_k")
+    if sampling.repetition_penalty is not None and not sampling.repetition_penalty > 0:
+        raise InvalidRequest("repetition_penalty must be above 0.", param="repetition_penalty")
+
+
+def _filters(sampling: Sampling, vocab_size: int) -> list[Filter]:
+    """In mlx-lm's order. A filter that keeps everything is left out."""
+    filters: list[Filter] = []
+    if (top_p := sampling.top_p) is not None and top_p < 1.0:
+        filters.append(lambda x: apply_top_p(x, top_p))
+    if min_p := sampling.min_p:
+        filters.append(lambda x: apply_min_p(x, min_p, 1))
+    if (top_k := sampling.top_k) is not None and top_k < vocab_size:
+        filters.append(lambda x: apply_top_k(x, top_k))
+    return filters
+
+
+def _over_answer(penalty: Processor, prompt_tokens: int) -> Processor:
+    return lambda tokens, logits: penalty(tokens[prompt_tokens:], logits)

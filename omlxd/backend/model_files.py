@@ -1,0 +1,172 @@
+"""Whether the files of a model folder can be served at all, judged without any runtime.
+
+Only names, sizes and headers are read; nothing in the folder is ever executed.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omlxd.errors import ModelBroken, ModelLoadFailed
+
+_LFS_POINTER = b"version https://git-lfs"
+_HEADER_LIMIT = 100_000_000
+"""Bytes; the safetensors format's own bound on its header."""
+_JSON_LIMIT = 32 * 1024**2
+_MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+"""What may become part of a module's name: no dots, no separators."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A folder whose files have been checked.
+
+    Attributes:
+        config: config.json as it is.
+        weight_files: every ``model*.safetensors``, in order of name.
+        tensor_bytes: what all tensors of them take.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    weight_files: tuple[Path, ...]
+    tensor_bytes: int
+
+
+def check_model_files(folder: Path) -> ModelFiles:
+    """Read headers and sizes. Raises ModelBroken naming the file, ModelLoadFailed for what is
+    whole but not served (a model that brings its own code)."""
+    config = _read_config(folder)
+    _check_tokenizer_config(folder)
+    weight_files = tuple(sorted(f for f in folder.iterdir() if _is_weight_file(f.name)))
+    if not weight_files:
+        raise ModelBroken(
+            f"No model*.safetensors in {folder}; only safetensors weights are served.",
+            file=str(folder),
+        )
+    _check_index(folder, weight_files)
+    return ModelFiles(folder, config, weight_files, sum(map(tensor_bytes, weight_files)))
+
+
+def tensor_bytes(file: Path) -> int:
+    """Bytes of all tensors in a safetensors file. Raises ModelBroken when it is not whole.
+
+    Format: 8 bytes of header length (little-endian), a JSON header that maps each tensor to its
+    byte range, the bytes.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            start = stream.read(8)
+            rest = stream.read(len(_LFS_POINTER) - 8)
+            if start + rest == _LFS_POINTER:
+                raise _broken(file, "is a git-LFS pointer, not the weights; run 'git lfs pull'")
+            length = int.from_bytes(start, "little")
+            if len(start) < 8 or length > _HEADER_LIMIT or 8 + length > size:
+                raise _broken(file, "is truncated or not a safetensors file")
+            stream.seek(8)
+            header = json.loads(stream.read(length))
+        end = _end_of_tensors(header)
+    except OSError as error:
+        raise _broken(file, f"cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise _broken(file, "has a damaged header") from None
+    if 8 + length + end > size:
+        raise _broken(
+            file,
+            f"is truncated: {size} bytes where its header asks for {8 + length + end}",
+        )
+    return end
+
+
+def _end_of_tensors(header: dict[str, Any]) -> int:
+    """The last byte that any tensor of ``header`` uses; an odd header raises what json might."""
+    end = 0
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        first, last = (int(offset) for offset in tensor["data_offsets"])
+        if not 0 <= first <= last:
+            raise ValueError(name)
+        end = max(end, last)
+    return end
+
+
+def _is_weight_file(name: str) -> bool:
+    return name.startswith("model") and name.endswith(".safetensors")
+
+
+def _check_index(folder: Path, weight_files: tuple[Path, ...]) -> None:
+    """Every shard that the index names must be there."""
+    file = folder / "model.safetensors.index.json"
+    if not file.exists():
+        return
+    weight_map = _read_json(file).get("weight_map", {})
+    if not isinstance(weight_map, dict):
+        raise _broken(file, "has no usable weight_map")
+    there = {f.name for f in weight_files}
+    missing = sorted({str(name) for name in weight_map.values()} - there)
+    if missing:
+        raise ModelBroken(
+            f"{folder} lacks {missing[0]}"
+            + (f" and {len(missing) - 1} more shards" if len(missing) > 1 else "")
+            + f", which {file.name} names.",
+            file=str(folder / Path(missing[0]).name),
+        )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    file = folder / "config.json"
+    config = _read_json(file)
+    if config.get("model_file") is not None:
+        raise ModelLoadFailed(
+            f"{file} names a model_file: the model brings its own code, which is never run here.",
+            file=str(file),
+        )
+    if not isinstance(config.get("model_type"), str):
+        raise _broken(file, "has no model_type")
+    _check_module_names(file, config, ("model_type",))
+    return config
+
+
+def _check_tokenizer_config(folder: Path) -> None:
+    file = folder / "tokenizer_config.json"
+    if file.exists():
+        _check_module_names(file, _read_json(file), ("chat_template_type", "tool_parser_type"))
+
+
+def _check_module_names(file: Path, config: dict[str, Any], keys: tuple[str, ...]) -> None:
+    """Each of ``keys`` picks a module of the runtime by name, in nested tables too."""
+    tables = [config, *(v for v in config.values() if isinstance(v, dict))]
+    for table in tables:
+        for key in keys:
+            value = table.get(key)
+            if value is None:
+                continue
+            if not (isinstance(value, str) and _MODULE_NAME.fullmatch(value)):
+                raise ModelLoadFailed(
+                    f"{file}: {key} must be a plain name, not {value!r}.", file=str(file)
+                )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > _JSON_LIMIT:
+            raise _broken(file, "is far too large")
+        content = file.read_bytes()
+        if content.startswith(_LFS_POINTER):
+            raise _broken(file, "is a git-LFS pointer, not the file; run 'git lfs pull'")
+        table = json.loads(content)
+    except OSError as error:
+        raise _broken(file, f"cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise _broken(file, "is not JSON") from None
+    if not isinstance(table, dict):
+        raise _broken(file, "is not a JSON object")
+    return table
+
+
+def _broken(file: Path, what: str) -> ModelBroken:
+    return ModelBroken(f"{file} {what}.", file=str(file))
