@@ -1,0 +1,196 @@
+"""What the service commands need to know, gathered from the arguments; and how a status reads."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from omlxd.config.places import Places, places
+from omlxd.errors import ServiceFailed
+from omlxd.service import health, interpreter, machine, remembered
+from omlxd.service.control import ServiceStatus
+from omlxd.service.health import Healthy, Unhealthy
+from omlxd.service.interpreter import Interpreter
+from omlxd.service.job import Account, JobSpec, carried_environment
+from omlxd.service.machine import Machine
+from omlxd.service.supervisor import Supervisor
+from omlxd.service.uninstall import Belongings
+from omlxd.service.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Attributes:
+    home: what ``--home`` says, absolute; None for the platform's own places.
+    python: the interpreter that runs this command.
+    """
+
+    arguments: argparse.Namespace
+    environ: Mapping[str, str]
+    machine: Machine
+    places: Places
+    home: Path | None
+    python: Interpreter
+
+    @property
+    def executable(self) -> str:
+        return self.python.executable
+
+    def job(self) -> JobSpec:
+        """Raises ServiceFailed when ``--system`` and ``--user`` do not fit."""
+        return JobSpec(
+            interpreter=self.executable,
+            config_file=self.places.config_file,
+            state=self.places.state,
+            logs=self.places.logs,
+            home=self.home,
+            environment=carried_environment(self.environ),
+            account=_account(self.arguments),
+        )
+
+    def check_interpreter(self, *, force: bool) -> None:
+        """Raises ServiceFailed with everything that speaks against this Python."""
+        found = interpreter.objections(self.python)
+        if any(o.final for o in found) or (found and not force):
+            texts = [o.text for o in found if o.final or not force]
+            hint = "" if any(o.final for o in found) else "\n(--force installs it all the same.)"
+            raise ServiceFailed("not installed: " + "\nand: ".join(texts) + hint)
+
+    def watch(self) -> Watch:
+        return Watch(self.places.state, health.ask, self.machine.pace)
+
+    def installed(self) -> Supervisor:
+        known = remembered.recall(self.places.state)
+        return machine.installed_supervisor(
+            self.machine, None if known is None else known.domain, system=self.arguments.system
+        )
+
+    def all_supervisors(self) -> tuple[Supervisor, ...]:
+        """Every place the job may be in, for taking it out."""
+        main = self.installed()
+        return (main, *machine.other_places(self.machine, main))
+
+    def belongings(self) -> Belongings:
+        usual = places(self.home, None).config_file == self.places.config_file
+        return Belongings(
+            config_file=self.places.config_file if usual else None,
+            state=self.places.state,
+            cache=self.places.cache,
+            logs=self.places.logs,
+            home=self.home,
+        )
+
+
+def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Machine) -> Context:
+    """From flags and environment, as the daemon itself would read them."""
+    named = arguments.home or environ.get("OMLXD_HOME") or None
+    if named is None and arguments.system:
+        named = str(machine.SYSTEM_HOME)
+    home = None if named is None else Path(named).expanduser().absolute()
+    config = arguments.config or environ.get("OMLXD_CONFIG") or None
+    return Context(
+        arguments=arguments,
+        environ=environ,
+        machine=here,
+        places=places(home, Path(config) if config else None),
+        home=home,
+        python=interpreter.look(environ),
+    )
+
+
+def is_healthy(status: ServiceStatus) -> bool:
+    return (
+        status.job.loaded
+        and status.record is not None
+        and isinstance(status.health, Healthy)
+        and status.health.instance_id == status.record.instance_id
+    )
+
+
+def as_text(status: ServiceStatus, executable: str) -> list[str]:
+    """A few lines for a person: the state first, then what explains it."""
+    lines = [_headline(status), f"  where       {status.where}"]
+    if status.installed:
+        lines.append(f"  definition  {status.definition}")
+    if status.interpreter is not None:
+        lines.append(f"  python      {status.interpreter}")
+    if status.record is not None:
+        lines.append(f"  pid         {status.record.pid}, since {_time(status.record.since)}")
+    match status.health:
+        case Unhealthy(why):
+            lines.append(f"  health      {why}")
+        case Healthy(_, version):
+            lines.append(f"  version     {version}")
+        case None:
+            pass
+    return lines + _explanations(status, executable)
+
+
+def as_json(status: ServiceStatus) -> dict[str, Any]:
+    last = status.last_exit
+    return {
+        "where": status.where,
+        "definition": str(status.definition),
+        "installed": status.installed,
+        "healthy": is_healthy(status),
+        "interpreter": status.interpreter,
+        "interpreter_exists": status.interpreter_exists,
+        "job": asdict(status.job),
+        "instance": None if status.record is None else asdict(status.record),
+        "killed_instance": None if status.killed is None else asdict(status.killed),
+        "health": None if status.health is None else asdict(status.health),
+        "last_exit": None if last is None else {**asdict(last), "ending": last.ending.value},
+    }
+
+
+def _headline(status: ServiceStatus) -> str:
+    if is_healthy(status):
+        assert status.record is not None
+        return f"omlxd runs and is healthy: {status.record.url}"
+    if status.record is not None and not status.job.loaded:
+        return f"omlxd runs, but not as a service (started by hand, pid {status.record.pid})"
+    if status.record is not None:
+        return "omlxd runs and is not healthy"
+    if status.job.loaded:
+        return "omlxd is installed and loaded, and does not run"
+    return "omlxd is installed and stopped" if status.installed else "omlxd is not installed"
+
+
+def _explanations(status: ServiceStatus, executable: str) -> list[str]:
+    lines = []
+    last, killed = status.last_exit, status.killed
+    if status.record is None and last is not None and last.error is not None:
+        lines.append(f"  last exit   {_time(last.at)}, code {last.code}: {last.message}")
+    if killed is not None:
+        lines.append(
+            f"  killed      pid {killed.pid}, which ran since {_time(killed.since)}, ended without "
+            "a word (kill -9, power, or a native crash: `omlxd service logs --stderr`)"
+        )
+    if status.job.pid is None and status.job.last_exit is not None and status.record is None:
+        lines.append(f"  supervisor  saw it end last with {status.job.last_exit}")
+    if status.interpreter is not None and not status.interpreter_exists:
+        lines.append("  remedy      its Python is gone: run `omlxd service install` again")
+    elif status.interpreter not in (None, executable):
+        lines.append(f"  note        this command runs with another Python: {executable}")
+    if not status.installed:
+        lines.append("  remedy      omlxd service install")
+    elif status.record is None:
+        lines.append("  remedy      omlxd service start")
+    return lines
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _account(arguments: argparse.Namespace) -> Account | None:
+    name = getattr(arguments, "user", None)
+    if not arguments.system:
+        if name is not None:
+            raise ServiceFailed("--user is for --system; without it the service is your own")
+        return None
+    if name is None:
+        raise ServiceFailed("--system needs --user NAME: the account the daemon runs as, not root")
+    return machine.account(name)

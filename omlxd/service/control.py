@@ -1,0 +1,136 @@
+"""Starts, stops, restarts and describes an installed service."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from omlxd.errors import ServiceFailed
+from omlxd.service import last_exit, restarts, single_instance
+from omlxd.service.health import Health
+from omlxd.service.last_exit import LastExit
+from omlxd.service.names import EXIT_TIMEOUT
+from omlxd.service.plist import program
+from omlxd.service.remembered import one_at_a_time
+from omlxd.service.single_instance import InstanceRecord
+from omlxd.service.supervisor import JobView, Pace, Supervisor
+from omlxd.service.watch import Watch
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """Attributes:
+    health: None when no instance runs or it has no address yet.
+    killed: the instance of this record ended without a word (SIGKILL, power, native abort).
+    interpreter: what the definition starts; None when there is none or it cannot be read.
+    """
+
+    where: str
+    definition: Path
+    installed: bool
+    job: JobView
+    record: InstanceRecord | None
+    killed: InstanceRecord | None
+    health: Health | None
+    last_exit: LastExit | None
+    interpreter: str | None
+    interpreter_exists: bool
+
+
+def start(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
+    """The running instance; started when none ran. Raises ServiceFailed."""
+    with one_at_a_time(watch.state, pace):
+        _demand_installed(supervisor)
+        view, running = supervisor.view(), single_instance.running(watch.state)
+        if running is not None and view.loaded and may_be_job(view, running):
+            return watch.until_up(watch.before_any(), supervisor.view)
+        restarts.forget(watch.state)
+        before = watch.before()
+        if view.loaded:
+            supervisor.start()
+        else:
+            supervisor.load()
+        return watch.until_up(before, supervisor.view)
+
+
+def stop(supervisor: Supervisor, watch: Watch, pace: Pace, *, disable: bool) -> bool:
+    """Stop it; with ``disable`` also for the next login. Whether it was loaded at all."""
+    with one_at_a_time(watch.state, pace):
+        loaded = supervisor.view().loaded
+        if disable:
+            supervisor.disable()
+        supervisor.unload()
+        return loaded
+
+
+def restart(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
+    """A fresh instance, after the running one has drained. Raises ServiceFailed."""
+    with one_at_a_time(watch.state, pace):
+        _demand_installed(supervisor)
+        restarts.forget(watch.state)
+        if supervisor.view().loaded:
+            return restart_loaded(supervisor, watch)
+        before = watch.before()
+        supervisor.load()
+        return watch.until_up(before, supervisor.view)
+
+
+def may_be_job(view: JobView, record: InstanceRecord) -> bool:
+    """Whether the instance may be the supervisor's process, and was not started by hand."""
+    return view.pid == record.pid or (view.pid is None and view.last_exit is None)
+
+
+def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
+    """Restart a loaded job: SIGTERM, wait, start.
+
+    The clean exit after SIGTERM is 0, so the supervisor does not start it again by itself.
+    """
+    before = watch.before()
+    running, view = single_instance.running(watch.state), supervisor.view()
+    if running is not None and not may_be_job(view, running):
+        raise ServiceFailed(
+            f"omlxd runs already, but not as the service: pid {running.pid} "
+            f"({running.url or 'no address yet'}). Stop it, then run this again."
+        )
+    supervisor.stop_process()
+    if running is not None and not watch.until_ended(running, EXIT_TIMEOUT + 5.0):
+        # It takes no notice of SIGTERM: the supervisor's own stop ends in SIGKILL.
+        log.warning("restart_by_force", pid=running.pid)
+        supervisor.load()
+    else:
+        supervisor.start()
+    return watch.until_up(before, supervisor.view)
+
+
+def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:
+    """Everything at once; changes nothing."""
+    definition = supervisor.definition
+    look = watch.look()
+    left = single_instance.read_record(watch.state)
+    try:
+        content: bytes | None = definition.read_bytes()
+    except OSError:
+        content = None
+    interpreter = None if content is None else program(content)
+    return ServiceStatus(
+        where=supervisor.name,
+        definition=definition,
+        installed=content is not None,
+        job=supervisor.view(),
+        record=look.record,
+        killed=left if look.record is None else None,
+        health=look.health,
+        last_exit=last_exit.read(watch.state),
+        interpreter=interpreter,
+        interpreter_exists=interpreter is not None and Path(interpreter).exists(),
+    )
+
+
+def _demand_installed(supervisor: Supervisor) -> None:
+    if not supervisor.definition.exists():
+        raise ServiceFailed(
+            f"the service is not installed (no {supervisor.definition}); "
+            "run `omlxd service install`"
+        )

@@ -1,0 +1,78 @@
+"""What an installation leaves behind for later commands: where the job is and what it runs."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from omlxd.errors import ServiceFailed
+from omlxd.service.files import make_private_folder, read_json, write_json
+from omlxd.service.supervisor import Pace
+
+NAME = "service.json"
+LOCK = "service.lock"
+LOCK_WITHIN = 180.0
+"""Seconds; longer than a whole installation by another command takes."""
+POLL = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """``domain`` as ``Supervisor.domain``; ``definition``, ``interpreter`` are absolute paths."""
+
+    domain: str
+    definition: str
+    interpreter: str
+    version: str
+
+
+def remember(state: Path, what: Remembered) -> None:
+    write_json(state / NAME, asdict(what))
+
+
+def recall(state: Path) -> Remembered | None:
+    """None when nothing is installed, or the file is damaged."""
+    value = read_json(state / NAME)
+    if value is None:
+        return None
+    texts = {key: value.get(key) for key in Remembered.__dataclass_fields__}
+    if not all(isinstance(text, str) for text in texts.values()):
+        return None
+    return Remembered(**{key: str(text) for key, text in texts.items()})
+
+
+def forget(state: Path) -> None:
+    (state / NAME).unlink(missing_ok=True)
+
+
+@contextmanager
+def one_at_a_time(state: Path, pace: Pace) -> Iterator[None]:
+    """Only one service command changes things at a time; a second one waits for the first.
+
+    Raises ServiceFailed when the first takes too long.
+    """
+    make_private_folder(state)
+    descriptor = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _wait_for(descriptor, state, pace)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, state: Path, pace: Pace) -> None:
+    limit = pace.now() + LOCK_WITHIN
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if pace.now() >= limit:
+                raise ServiceFailed(
+                    f"another `omlxd service` command has held {state / LOCK} for "
+                    f"{LOCK_WITHIN:.0f} s; end it, then run this again"
+                ) from None
+            pace.sleep(POLL)
+        else:
+            return

@@ -1,0 +1,94 @@
+"""Takes the service out; the user's configuration and data stay unless they are to go too."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlxd.errors import ServiceFailed
+from omlxd.service import remembered, single_instance
+from omlxd.service.names import LOG, STDERR, STDOUT
+from omlxd.service.supervisor import Pace, Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    """What a purge may delete. Models never are: they are large, and often other tools' too.
+
+    Attributes:
+        config_file: None when it lies at a place of the user's own choosing.
+        home: the folder given with ``--home``, None for the platform's own places.
+    """
+
+    config_file: Path | None
+    state: Path
+    cache: Path
+    logs: Path
+    home: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Uninstalled:
+    was_installed: bool
+    removed: tuple[Path, ...]
+
+
+def uninstall(places: Sequence[Supervisor], state: Path, pace: Pace) -> Uninstalled:
+    """Remove the job from every place it may be in. Raises ServiceFailed."""
+    with remembered.one_at_a_time(state, pace):
+        found = [s for s in places if s.definition.exists() or s.view().loaded]
+        definitions = tuple(dict.fromkeys(s.definition for s in found if s.definition.exists()))
+        for supervisor in found:
+            supervisor.remove()
+        remembered.forget(state)
+    return Uninstalled(bool(found), definitions)
+
+
+def purge(what: Belongings, user_home: Path) -> tuple[Path, ...]:
+    """Delete configuration, state, caches and logs; what was deleted.
+
+    Raises ServiceFailed when a daemon still runs there, or the folder is not ours alone.
+    """
+    running = single_instance.running(what.state)
+    if running is not None:
+        raise ServiceFailed(
+            f"omlxd still runs on {what.state} (pid {running.pid}, started by hand); stop it first"
+        )
+    if what.home is not None and (what.home in user_home.parents or what.home == user_home):
+        raise ServiceFailed(
+            f"--purge would delete folders in {what.home}, which is not omlxd's alone; "
+            "delete them by hand"
+        )
+    removed = [path for path in _logs(what.logs) if _remove_file(path)]
+    if what.config_file is not None and _remove_file(what.config_file):
+        removed.append(what.config_file)
+    for folder in (what.cache, what.state):
+        if folder.is_dir() and not folder.is_symlink():
+            _remove_tree(folder)
+            removed.append(folder)
+    for empty in (what.logs, what.home):
+        if empty is not None and empty.is_dir() and not any(empty.iterdir()):
+            empty.rmdir()
+    return tuple(removed)
+
+
+def _logs(folder: Path) -> list[Path]:
+    """Our own files of the log folder; a shared one may hold others."""
+    return sorted({*folder.glob(f"{LOG}*"), *folder.glob(STDOUT), *folder.glob(STDERR)})
+
+
+def _remove_file(path: Path) -> bool:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ServiceFailed(f"cannot delete {path}: {error.strerror}") from error
+    return True
+
+
+def _remove_tree(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise ServiceFailed(f"cannot delete {error.filename}: {error.strerror}") from error

@@ -1,0 +1,151 @@
+"""Watches a started job until surely our new instance answers, or it has surely failed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from omlxd.errors import ServiceFailed
+from omlxd.service import last_exit, single_instance
+from omlxd.service.exit_codes import PERMANENT
+from omlxd.service.health import Health, Healthy, Unhealthy
+from omlxd.service.last_exit import LastExit
+from omlxd.service.single_instance import InstanceRecord
+from omlxd.service.supervisor import JobView, Pace
+
+HEALTHY_WITHIN = 60.0
+"""Seconds; a first start writes byte code and may wait for a slow disk."""
+POLL = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What the state folder said before the job was started."""
+
+    instance_id: str | None
+    last_exit: LastExit | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``health`` None: there was no address to ask."""
+
+    record: InstanceRecord | None
+    last_exit: LastExit | None
+    health: Health | None
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    record: InstanceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    why: str
+
+
+Verdict = Up | Waiting | Failed
+
+
+def judge(before: Before, now: Look) -> Verdict:
+    """Pure. A process that was there before never counts, whatever it answers."""
+    ended = now.last_exit if now.last_exit != before.last_exit else None
+    if ended is not None and ended.ending in PERMANENT:
+        return Failed(ended.message or f"the daemon ended at once: {ended.ending.value}")
+    record = now.record
+    if record is None or record.instance_id == before.instance_id:
+        if ended is not None:
+            return Waiting(f"the daemon ended with {ended.code} ({ended.message})")
+        return Waiting("the daemon has not started")
+    match now.health:
+        case None:
+            return Waiting(f"the daemon (pid {record.pid}) has not opened its port")
+        case Unhealthy(why):
+            return Waiting(why)
+        case Healthy(instance_id):
+            if instance_id == record.instance_id:
+                return Up(record)
+            return Waiting(
+                f"{record.url} is answered by another omlxd (instance {instance_id}), not by the "
+                f"one just started (pid {record.pid}); stop that one"
+            )
+        case _:
+            assert_never(now.health)
+
+
+class Watch:
+    """Looks at a state folder and at the address found in it."""
+
+    def __init__(
+        self,
+        state: Path,
+        ask: Callable[[str], Health],
+        pace: Pace,
+        *,
+        within: float = HEALTHY_WITHIN,
+    ) -> None:
+        self._state = state
+        self._ask = ask
+        self._pace = pace
+        self._within = within
+
+    @property
+    def state(self) -> Path:
+        return self._state
+
+    def before(self) -> Before:
+        record = single_instance.read_record(self._state)
+        return Before(None if record is None else record.instance_id, last_exit.read(self._state))
+
+    def before_any(self) -> Before:
+        """As if nothing had run before, so that the instance running now counts."""
+        return Before(None, last_exit.read(self._state))
+
+    def look(self) -> Look:
+        """The running instance only; a record that a killed one left is none."""
+        record = single_instance.running(self._state)
+        url = None if record is None else record.url
+        return Look(
+            record=record,
+            last_exit=last_exit.read(self._state),
+            health=None if url is None else self._ask(url),
+        )
+
+    def until_up(self, before: Before, view: Callable[[], JobView]) -> InstanceRecord:
+        """The new instance. Raises ServiceFailed with the reason, after the limit at the latest."""
+        limit = self._pace.now() + self._within
+        while True:
+            verdict = judge(before, self.look())
+            match verdict:
+                case Up(record):
+                    return record
+                case Failed(why):
+                    raise ServiceFailed(why)
+                case Waiting(why):
+                    if self._pace.now() >= limit:
+                        raise ServiceFailed(_too_late(why, self._within, view()))
+                    self._pace.sleep(POLL)
+                case _:
+                    assert_never(verdict)
+
+    def until_ended(self, record: InstanceRecord, limit: float) -> bool:
+        """Whether this instance's process ended within ``limit`` seconds."""
+        until = self._pace.now() + limit
+        while single_instance.is_alive(record):
+            if self._pace.now() >= until:
+                return False
+            self._pace.sleep(POLL)
+        return True
+
+
+def _too_late(why: str, within: float, job: JobView) -> str:
+    text = f"not healthy after {within:.0f} s: {why}"
+    if job.pid is None and job.last_exit is not None:
+        text += f". The supervisor says that it last ended with {job.last_exit}"
+    return text
