@@ -1,0 +1,270 @@
+"""The text of a generation: deltas, stop strings, counts, and exactly one end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlxd.backend.sequence import FinishReason, NewToken
+from omlxd.engine.answer import Answer, AnswerDelta, AnswerEnd, AnswerProgress, answer
+from omlxd.engine.generation import PromptProgress, TokensArrived
+from omlxd.errors import GenerationFailed, OmlxdError
+from omlxd.text.detokenize import Detokenizer
+from omlxd.text.stops import StopStrings
+from tests.support.tokenizers import BOS, EOS, PieceTokenizer, cut
+
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+class FakeGeneration:
+    """Yields ``events``; counts how it is cancelled and how far it was read."""
+
+    prompt_tokens = 7
+    cached_tokens = 3
+
+    def __init__(
+        self,
+        events: Sequence[PromptProgress | TokensArrived],
+        error: OmlxdError | None = None,
+    ) -> None:
+        self._events = list(events)
+        self._error = error
+        self.read = 0
+        self.cancelled = False
+
+    async def __aiter__(self) -> AsyncIterator[PromptProgress | TokensArrived]:
+        for event in self._events:
+            if self.cancelled:
+                return
+            self.read += 1
+            yield event
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def arrivals(
+    tokens: Sequence[int], finish: FinishReason | None = LENGTH, *, together: int = 1
+) -> list[TokensArrived]:
+    """``tokens`` in events of ``together``; the last has ``finish``."""
+    new = [
+        NewToken(token, logprob=-float(i), finish=finish if i == len(tokens) - 1 else None)
+        for i, token in enumerate(tokens)
+    ]
+    return [TokensArrived(tuple(new[i : i + together])) for i in range(0, len(new), together)]
+
+
+async def collect(
+    generation: FakeGeneration, tokenizer: PieceTokenizer, stops: Sequence[str] = ()
+) -> list[Answer]:
+    stream = answer(generation, Detokenizer(tokenizer), StopStrings(stops))
+    return [item async for item in stream]
+
+
+def text_of(items: Sequence[Answer]) -> str:
+    return "".join(item.text for item in items if isinstance(item, AnswerDelta))
+
+
+def pieces_of(items: Sequence[Answer], tokenizer: PieceTokenizer) -> list[list[bytes]]:
+    return [
+        [tokenizer.token_bytes(token.token) for token in item.tokens]
+        for item in items
+        if isinstance(item, AnswerDelta)
+    ]
+
+
+async def test_a_natural_stop_ends_once_without_the_stop_token() -> None:
+    """T35, T55: one end; the stop token counts and has no text."""
+    tokenizer = PieceTokenizer()
+    tokens = [*tokenizer.tokens([b"Hi", b" there"]), EOS]
+    items = await collect(
+        FakeGeneration([PromptProgress(4, 7, 3), *arrivals(tokens, STOP)]), tokenizer
+    )
+    assert items == [
+        AnswerProgress(4, 7, 3),
+        AnswerDelta("Hi", (NewToken(tokens[0], logprob=-0.0),)),
+        AnswerDelta(" there", (NewToken(tokens[1], logprob=-1.0),)),
+        AnswerEnd(STOP, None, prompt_tokens=7, completion_tokens=3, cached_tokens=3),
+    ]
+
+
+async def test_a_stop_token_that_is_an_ordinary_piece_has_no_text_either() -> None:
+    tokenizer = PieceTokenizer()
+    items = await collect(
+        FakeGeneration(arrivals(tokenizer.tokens([b"Hi", b"###"]), STOP)), tokenizer
+    )
+    assert text_of(items) == "Hi"
+
+
+async def test_the_last_token_of_the_length_limit_has_its_text() -> None:
+    """T55: the last token counts."""
+    tokenizer = PieceTokenizer()
+    items = await collect(FakeGeneration(arrivals(tokenizer.tokens([b"a", b"b"]))), tokenizer)
+    assert text_of(items) == "ab"
+    assert items[-1] == AnswerEnd(LENGTH, None, 7, 2, 3)
+
+
+async def test_white_space_deltas_are_kept() -> None:
+    """T37."""
+    tokenizer = PieceTokenizer()
+    tokens = tokenizer.tokens([b"if x:", b"\n\n", b"    ", b"y"])
+    items = await collect(FakeGeneration(arrivals(tokens)), tokenizer)
+    deltas = [item.text for item in items if isinstance(item, AnswerDelta)]
+    assert deltas == ["if x:", "\n\n", "    ", "y"]
+
+
+@pytest.mark.parametrize("together", [1, 2, 6])
+async def test_a_stop_string_cancels_at_once_and_is_never_sent(together: int) -> None:
+    """T38, T55: counted up to the token that completed it."""
+    tokenizer = PieceTokenizer()
+    tokens = tokenizer.tokens([b"Fine.", b"\n", b"\nUs", b"er: x", b" more", b" and more"])
+    generation = FakeGeneration(arrivals(tokens, together=together))
+    items = await collect(generation, tokenizer, ["\n\nUser:"])
+    assert text_of(items) == "Fine."
+    assert items[-1] == AnswerEnd(STOP, "\n\nUser:", 7, 4, 3)
+    assert generation.cancelled
+    assert generation.read == {1: 4, 2: 2, 6: 1}[together]
+
+
+async def test_the_generation_is_cancelled_before_the_reader_takes_the_last_delta() -> None:
+    tokenizer = PieceTokenizer()
+    generation = FakeGeneration(arrivals(tokenizer.tokens([b"a. b", b"c"])))
+    async with aclosing(answer(generation, Detokenizer(tokenizer), StopStrings(["."]))) as stream:
+        assert await anext(stream) == AnswerDelta("a", ())
+        assert generation.cancelled
+
+
+async def test_a_near_miss_is_sent_in_full_with_its_tokens() -> None:
+    """T38."""
+    tokenizer = PieceTokenizer()
+    pieces = [b"Fine.", b"\n", b"\nUs", b"age", b" is"]
+    items = await collect(
+        FakeGeneration(arrivals(tokenizer.tokens(pieces))), tokenizer, ["\n\nUser:"]
+    )
+    assert text_of(items) == "Fine.\n\nUsage is"
+    assert pieces_of(items, tokenizer) == [[b"Fine."], [b"\n", b"\nUs", b"age"], [b" is"]]
+
+
+@pytest.mark.parametrize(("last", "finish"), [(EOS, STOP), (None, LENGTH)])
+async def test_held_text_is_sent_at_the_end(last: int | None, finish: FinishReason) -> None:
+    tokenizer = PieceTokenizer()
+    tokens = tokenizer.tokens([b"Fine.", b"\n\nUs"]) + ([] if last is None else [last])
+    items = await collect(FakeGeneration(arrivals(tokens, finish)), tokenizer, ["\n\nUser:"])
+    assert text_of(items) == "Fine.\n\nUs"
+    assert pieces_of(items, tokenizer) == [[b"Fine."], [b"\n\nUs"]]
+    assert items[-1] == AnswerEnd(finish, None, 7, len(tokens), 3)
+
+
+async def test_a_stop_string_on_the_last_allowed_token_is_a_stop() -> None:
+    tokenizer = PieceTokenizer()
+    items = await collect(
+        FakeGeneration(arrivals(tokenizer.tokens([b"a", b"."]))), tokenizer, ["."]
+    )
+    assert items[-1] == AnswerEnd(STOP, ".", 7, 2, 3)
+
+
+async def test_tokens_come_with_the_delta_that_shows_all_of_their_text() -> None:
+    tokenizer = PieceTokenizer()
+    pieces = [b"a\xe2", b"\x82", b"\xac", b"b"]
+    items = await collect(FakeGeneration(arrivals(tokenizer.tokens(pieces))), tokenizer)
+    assert [item.text for item in items if isinstance(item, AnswerDelta)] == ["a", "€", "b"]
+    assert pieces_of(items, tokenizer) == [[], [b"a\xe2", b"\x82", b"\xac"], [b"b"]]
+
+
+async def test_tokens_cut_by_a_stop_string_are_not_shown() -> None:
+    """T38: not in the log probabilities either."""
+    tokenizer = PieceTokenizer()
+    tokens = tokenizer.tokens([b"one", b" two S", b"TOP", b"x"])
+    items = await collect(FakeGeneration(arrivals(tokens)), tokenizer, ["STOP"])
+    assert text_of(items) == "one two "
+    assert pieces_of(items, tokenizer) == [[b"one"], []]
+
+
+async def test_special_tokens_count_but_are_not_shown() -> None:
+    tokenizer = PieceTokenizer()
+    tokens = [BOS, *tokenizer.tokens([b"a"]), BOS]
+    items = await collect(FakeGeneration(arrivals(tokens)), tokenizer)
+    assert pieces_of(items, tokenizer) == [[b"a"]]
+    assert items[-1] == AnswerEnd(LENGTH, None, 7, 3, 3)
+
+
+async def test_an_answer_of_only_a_stop_token_is_empty_and_ends() -> None:
+    tokenizer = PieceTokenizer()
+    items = await collect(FakeGeneration(arrivals([EOS], STOP)), tokenizer)
+    assert items == [AnswerEnd(STOP, None, 7, 1, 3)]
+
+
+async def test_an_error_comes_after_the_text_and_without_an_end() -> None:
+    """T34."""
+    tokenizer = PieceTokenizer()
+    generation = FakeGeneration(
+        arrivals(tokenizer.tokens([b"a"]), None), GenerationFailed("the step failed")
+    )
+    items: list[Answer] = []
+
+    async def read() -> None:
+        async for item in answer(generation, Detokenizer(tokenizer), StopStrings([])):
+            items.append(item)
+
+    with pytest.raises(GenerationFailed, match="the step failed"):
+        await read()
+    assert text_of(items) == "a"
+    assert not any(isinstance(item, AnswerEnd) for item in items)
+
+
+async def test_a_generation_that_others_cancelled_never_looks_finished() -> None:
+    tokenizer = PieceTokenizer()
+    with pytest.raises(GenerationFailed, match="cancelled"):
+        await collect(FakeGeneration(arrivals(tokenizer.tokens([b"a"]), None)), tokenizer)
+
+
+async def test_a_reader_that_leaves_cancels_the_generation() -> None:
+    """T42."""
+    tokenizer = PieceTokenizer()
+    generation = FakeGeneration(arrivals(tokenizer.tokens([b"a", b"b"])))
+    async with aclosing(answer(generation, Detokenizer(tokenizer), StopStrings([]))) as stream:
+        await anext(stream)
+    assert generation.cancelled
+    assert generation.read == 1
+
+
+places = st.lists(st.integers(0, 10_000), max_size=30)
+
+
+@given(
+    text=st.text(st.sampled_from("ab\nř😀"), min_size=1, max_size=30),
+    stops=st.lists(st.text(st.sampled_from("ab\nř"), min_size=1, max_size=4), max_size=3),
+    places=places,
+    together=st.integers(1, 5),
+)
+def test_any_answer_is_the_text_before_the_stop_and_its_tokens_are_its_beginning(
+    text: str, stops: list[str], places: list[int], together: int
+) -> None:
+    """T32, T38, T55."""
+    tokenizer = PieceTokenizer()
+    pieces = cut(text.encode(), places)
+    events = arrivals(tokenizer.tokens(pieces), together=together)
+    items = asyncio.run(collect(FakeGeneration(events), tokenizer, stops))
+
+    ends = [(text.index(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
+    end, size, matched = min(ends, default=(len(text), 0, None))
+    expected = text[: end + size]
+    assert text_of(items) == expected
+
+    used, seen = 0, b""
+    while len(seen) < len(text[:end].encode()):
+        seen += pieces[used]
+        used += 1
+    assert items[-1] == AnswerEnd(LENGTH if matched is None else STOP, matched, 7, used, 3)
+    assert sum(isinstance(item, AnswerEnd) for item in items) == 1
+
+    shown = [piece for delta in pieces_of(items, tokenizer) for piece in delta]
+    assert pieces[: len(shown)] == shown
+    assert expected.encode().startswith(b"".join(shown))
+    if matched is None:
+        assert shown == pieces
