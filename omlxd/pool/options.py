@@ -1,4 +1,4 @@
-"""What can be configured about models: where they are, how long they stay, what each defaults to."""
+"""Options of models: where they are, how long they stay, what each of them defaults to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

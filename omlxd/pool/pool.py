@@ -1,33 +1,84 @@
 """The engine pool: which models are in memory, who uses them, and who waits for them."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import structlog
+
 from omlxd.engine.messages import ModelFacts
+from omlxd.errors import (
+    InvalidRequest,
+    ModelBroken,
+    ModelNotFound,
+    ModelUnloading,
+    ShuttingDown,
+    Starting,
+)
 from omlxd.policy.readings import ModelView
-from omlxd.pool.catalog import Catalog, CatalogModel
+from omlxd.pool import names
+from omlxd.pool.admit import Admission, admit_always
+from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
+from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
+from omlxd.pool.failures import cooling_down
+from omlxd.pool.follow import follow
 from omlxd.pool.options import ModelSettings, PoolOptions
-from omlxd.pool.protocol import PoolPorts
-from omlxd.pool.record import Lease
-from omlxd.pool.status import ModelStatus
+from omlxd.pool.protocol import PoolPorts, Timer
+from omlxd.pool.record import Lease, ModelRecord, Waiter
+from omlxd.pool.residency import Residency
+from omlxd.pool.scanner import Scan, Scanner, scan_with
+from omlxd.pool.settings import SettingsBook
+from omlxd.pool.status import ModelStatus, statuses, view
+from omlxd.pool.timing import loop_call_later
+from omlxd.pool.tokenizers import TokenizerCache
 from omlxd.text.protocol import Tokenizer
+
+log = structlog.get_logger(__name__)
 
 
 class EnginePool:
     """Lives on the event loop; every method is called there."""
 
-    def __init__(self, options: PoolOptions, roots: tuple[Path, ...], ports: PoolPorts) -> None:
-        raise NotImplementedError
+    def __init__(
+        self,
+        options: PoolOptions,
+        roots: Sequence[Path],
+        ports: PoolPorts,
+        *,
+        admission: Admission = admit_always,
+        scan: Scan | None = None,
+    ) -> None:
+        self._options = options
+        self._ports = ports
+        self._call_later = ports.call_later or loop_call_later
+        self._book = SettingsBook(options)
+        self._residency = Residency(options, ports, admission)
+        self._tokenizers = TokenizerCache(ports.load_tokenizer)
+        self._scanner = Scanner(
+            roots, options.scan_limit, self._call_later, self._adopt, scan=scan or scan_with("")
+        )
+        self._catalog: Catalog = EMPTY
+        self._next_scan: Timer | None = None
+        self._stopping = False
+
+    # What there is
 
     @property
     def catalog(self) -> Catalog:
-        raise NotImplementedError
+        return self._catalog
+
+    @property
+    def scanned(self) -> bool:
+        """Every root was read once, or has shown that it cannot be."""
+        return self._scanner.first_look_over
 
     @property
     def preloading(self) -> tuple[str, ...]:
-        """Pinned models that are still to be loaded at start."""
-        raise NotImplementedError
+        """Pinned models that are still to be loaded, and have not failed."""
+        records = self._residency.records.values()
+        return tuple(r.id for r in records if r.preload and not isinstance(r.state, Failed))
 
     def resolve(self, name: str | None) -> CatalogModel:
         """The model that ``name`` means; the default model for None.
@@ -35,53 +86,177 @@ class EnginePool:
         Raises ModelNotFound, AmbiguousModel, ModelBroken, InvalidRequest (no default),
         Starting (the first scan is not over).
         """
-        raise NotImplementedError
+        wanted = name if name is not None else self._default()
+        catalog = self._catalog
+        known = {**catalog.models, **catalog.broken}
+        try:
+            found = names.find(wanted, known, self._book.aliases(known))
+        except ModelNotFound:
+            if not self.scanned:
+                raise Starting("The model folders are being read; try again soon.") from None
+            raise
+        if found in catalog.models:
+            return catalog.models[found]
+        broken = catalog.broken[found]
+        raise ModelBroken(
+            f"Model '{found}' cannot be served: {broken.file} {broken.reason}.",
+            file=broken.file,
+            reason=broken.reason,
+        )
+
+    def _default(self) -> str:
+        if self._book.default is not None:
+            return self._book.default
+        if not self.scanned:
+            raise Starting("The model folders are being read; try again soon.")
+        if len(self._catalog.models) == 1:
+            return next(iter(self._catalog.models))
+        raise InvalidRequest(
+            "Name a model: there is no default. GET /v1/models lists the models.", param="model"
+        )
 
     def settings(self, model_id: str) -> ModelSettings:
-        raise NotImplementedError
+        return self._book.of(model_id)
 
     def context_length(self, model_id: str) -> int | None:
         """The effective one: the model's own, or less where the settings say so."""
-        raise NotImplementedError
+        model = self._catalog.models.get(model_id)
+        own = None if model is None else model.context_length
+        limits = [n for n in (own, self._book.of(model_id).context_length) if n is not None]
+        return min(limits, default=None)
 
     async def tokenizer(self, model_id: str) -> Tokenizer:
-        """Raises ModelNotFound, ModelBroken."""
-        raise NotImplementedError
+        """Raises ModelNotFound, and what the loader raises."""
+        return await self._tokenizers.get(self._record(model_id).model)
+
+    # Using models
 
     @asynccontextmanager
     async def acquire(
         self, model_id: str, *, request_id: str, deadline: float | None = None
     ) -> AsyncIterator[Lease]:
-        """A lease on the loaded model, once it is there. ``deadline``: of the pool's clock."""
-        raise NotImplementedError
-        yield
+        """A lease on the loaded model, once it is there; given back exactly once.
+
+        ``deadline`` is a time of the pool's clock; none: the configured one. Raises
+        ModelNotFound, ModelBroken, ModelLoadFailed, ModelTooLarge, MemoryPressure,
+        ModelUnloading, QueueFull or ShuttingDown.
+        """
+        record = self._record(model_id)
+        waiter = self._enqueue(record, request_id, deadline)
+        try:
+            yield await waiter.granted
+        finally:
+            # Nothing is awaited here, so no cancellation can come between.
+            self._residency.leave(record, waiter)
 
     async def load(self, model_id: str) -> ModelFacts:
         """Returns once it is in memory; cancelled with its caller when nobody else waits."""
-        raise NotImplementedError
+        record = self._record(model_id)
+        if isinstance(record.state, Ready):
+            return record.state.facts
+        async with self.acquire(model_id, request_id=f"load {model_id}") as lease:
+            return lease.facts
 
     async def unload(self, model_id: str) -> int:
         """Now when idle, else when drained; bytes freed, 0 when it was not loaded."""
-        raise NotImplementedError
+        record = self._record(model_id)
+        record.preload = False
+        residency = self._residency
+        if isinstance(record.state, Queued | Loading):
+            error = f"Model '{model_id}' was asked to be unloaded."
+            residency.fail_waiting(record, lambda: ModelUnloading(error, retry_after=None))
+            residency.advance()
+            return 0
+        if not isinstance(record.state, Ready | Draining | Unloading):
+            return 0
+        freed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        record.unloaded.append(freed)
+        deadline = self._ports.clock() + self._options.drain_deadline
+        residency.drain(record, DrainReason.REQUESTED, deadline)
+        residency.advance()
+        return await freed
+
+    def _record(self, model_id: str) -> ModelRecord:
+        record = self._residency.records.get(model_id)
+        if record is None or record.gone:
+            raise ModelNotFound(model_id)
+        return record
+
+    def _enqueue(self, record: ModelRecord, request_id: str, deadline: float | None) -> Waiter:
+        if self._stopping:
+            raise ShuttingDown("The server is shutting down.")
+        now = self._ports.clock()
+        error = cooling_down(record, now)
+        if error is not None:
+            raise error
+        waiter = Waiter(
+            number=self._residency.next_number(),
+            request_id=request_id,
+            since=now,
+            deadline=now + self._options.queue_deadline if deadline is None else deadline,
+            granted=asyncio.get_running_loop().create_future(),
+        )
+        self._residency.enqueue(record, waiter)
+        return waiter
+
+    # What others look at
 
     def statuses(self) -> tuple[ModelStatus, ...]:
-        raise NotImplementedError
+        """All models, the broken ones too, by id."""
+        return statuses(self._residency, self._catalog, self._book, self._ports)
 
     def views(self) -> tuple[ModelView, ...]:
-        raise NotImplementedError
+        """Models in memory or on their way there, as the guard sees them."""
+        engine = self._ports.engine
+        records = self._residency.records.values()
+        return tuple(v for r in records if (v := view(r, engine.view(r.id))) is not None)
 
     def check_idle(self) -> None:
         """Unload what nobody used for its idle timeout; called after each tick of the guard."""
-        raise NotImplementedError
+        now = self._residency.awake()
+        for record in list(self._residency.records.values()):
+            timeout = self._book.idle_timeout(record.id)
+            if timeout is None or record.pinned or not isinstance(record.state, Ready):
+                continue
+            if not record.busy and now - record.idle_since >= timeout:
+                self._residency.drain(record, DrainReason.IDLE, math.inf)
+        self._tokenizers.retain(
+            r.model.fingerprint
+            for r in self._residency.records.values()
+            if r.wanted or r.facts is not None
+        )
+
+    # Life
 
     async def start(self) -> None:
         """Begin to scan and to preload; returns at once."""
-        raise NotImplementedError
+        self._scan_again()
 
     async def stop(self) -> None:
         """Refuse what waits, end what runs, unload everything."""
-        raise NotImplementedError
+        self._stopping = True
+        if self._next_scan is not None:
+            self._next_scan.cancel()
+        residency, now = self._residency, self._ports.clock()
+        for record in list(residency.records.values()):
+            record.preload = False
+            residency.fail_waiting(record, lambda: ShuttingDown("The server is shutting down."))
+            residency.drain(record, DrainReason.STOPPING, now)
+        residency.advance()
+        await residency.device.join()
 
     async def rescan(self) -> Catalog:
         """Look at all roots again; returns when all were read or ran out of time."""
-        raise NotImplementedError
+        return await self._scanner.scan()
+
+    def _scan_again(self) -> None:
+        self._scanner.begin()
+        if self._options.scan_every is not None:
+            self._next_scan = self._call_later(self._options.scan_every, self._scan_again)
+
+    def _adopt(self, catalog: Catalog) -> None:
+        if self._stopping:
+            return
+        self._catalog = catalog
+        follow(self._residency, catalog, self._book)
+        self._residency.advance()

@@ -1,10 +1,11 @@
 """What the pool asks of its surroundings: the engine, a tokenizer loader, clocks, the guard."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from omlxd.backend.sequence import SequenceSpec
+from omlxd.engine.generation import Generation
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import OmlxdError
 from omlxd.text.protocol import Tokenizer
@@ -39,23 +40,6 @@ class ModelActivity(Protocol):
     def cache_bytes(self) -> int: ...
 
 
-class Generation(Protocol):
-    """The events of one request; see ``engine.handle``."""
-
-    def __aiter__(self) -> AsyncIterator[Any]: ...
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def completion_tokens(self) -> int: ...
-
-    @property
-    def cached_tokens(self) -> int: ...
-
-    def cancel(self, error: OmlxdError | None = None) -> None: ...
-
-
 class DeviceEngine(Protocol):
     def load(self, model_id: str, path: str) -> LoadTicket: ...
 
@@ -79,6 +63,10 @@ def _nothing() -> None:
     """Nobody listens."""
 
 
+def _unknown() -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class PoolPorts:
     """Everything the pool is given.
@@ -88,6 +76,8 @@ class PoolPorts:
         clock: seconds; may or may not count the time the machine sleeps.
         call_later: runs a function on the loop after some seconds; None: the loop's own.
         wake: called when something changed that the guard should look at.
+        usage: bytes this process uses now, None where unknown; a cheap call.
+        release_memory: gives freed heap pages back to the system; called in a thread.
     """
 
     engine: DeviceEngine
@@ -95,3 +85,5 @@ class PoolPorts:
     clock: Callable[[], float]
     call_later: Callable[[float, Callable[[], None]], Timer] | None = None
     wake: Callable[[], None] = _nothing
+    usage: Callable[[], int | None] = _unknown
+    release_memory: Callable[[], object] | None = None

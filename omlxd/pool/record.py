@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from omlxd.backend.sequence import SequenceSpec
+from omlxd.engine.generation import Generation
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import ModelUnloading
 from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.entry import Absent, Draining, Event, Ready, State, Unloading, step
 from omlxd.pool.options import ModelSettings
-from omlxd.pool.protocol import Generation, LoadTicket
+from omlxd.pool.protocol import LoadTicket
 
 
 class Lease:
@@ -28,16 +29,23 @@ class Lease:
         self.request_id = request_id
         self.facts = facts
         self._submit = submit
-        self._revoked = False
+        self._generations: list[Generation] = []
+        self._over = False
 
     def submit(self, sequence: SequenceSpec) -> Generation:
         """Raises QueueFull, and ModelUnloading when the lease was ended from above."""
-        if self._revoked:
+        if self._over:
             raise ModelUnloading(f"Model '{self.model_id}' was unloaded meanwhile.")
-        return self._submit(self.model_id, sequence)
+        generation = self._submit(self.model_id, sequence)
+        self._generations.append(generation)
+        return generation
 
-    def revoke(self) -> None:
-        self._revoked = True
+    def end(self) -> None:
+        """What its requests still generate nobody reads any more."""
+        self._over = True
+        for generation in self._generations:
+            generation.cancel()
+        self._generations.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

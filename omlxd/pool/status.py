@@ -1,8 +1,9 @@
 """What ``/status`` says about one model: plain data, no paths."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from omlxd.pool.catalog import BrokenModel, ModelKind
+from omlxd.policy.readings import ModelView
+from omlxd.pool.catalog import BrokenModel, Catalog, ModelKind
 from omlxd.pool.entry import (
     Absent,
     Draining,
@@ -13,7 +14,11 @@ from omlxd.pool.entry import (
     State,
     Unloading,
 )
+from omlxd.pool.line import in_line
+from omlxd.pool.protocol import ModelActivity, PoolPorts
 from omlxd.pool.record import ModelRecord
+from omlxd.pool.residency import Residency
+from omlxd.pool.settings import SettingsBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,41 +73,77 @@ def of_broken(model: BrokenModel) -> ModelStatus:
     return ModelStatus(id=model.id, state="broken", problem=problem)
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """What a status needs beside the record."""
+def statuses(
+    residency: Residency, catalog: Catalog, book: SettingsBook, ports: PoolPorts
+) -> tuple[ModelStatus, ...]:
+    """All models, the broken ones too, by id."""
+    places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
+    now, awake = ports.clock(), residency.awake()
+    known = []
+    for record in residency.records.values():
+        residency.device.note_progress(record)
+        idle_for = awake - record.idle_since
+        status = _of_record(record, now)
+        known.append(
+            replace(
+                status,
+                position=places.get(record.id),
+                cache_bytes=None
+                if record.facts is None
+                else ports.engine.view(record.id).cache_bytes,
+                unload_in=_unload_in(record, book.idle_timeout(record.id), idle_for),
+            )
+        )
+    broken = [of_broken(b) for b in catalog.broken.values() if b.id not in residency.records]
+    return tuple(sorted([*known, *broken], key=lambda status: status.id))
 
-    now: float
-    context_length: int | None
-    cache_bytes: int | None
-    measured_bytes: int | None
-    unload_in: float | None
-    position: int | None
+
+def view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
+    """As the guard sees it; None when it takes no memory."""
+    facts = record.facts
+    loading = isinstance(record.state, Loading)
+    if facts is None and not loading:
+        return None
+    return ModelView(
+        id=record.id,
+        weights_bytes=facts.weights_bytes if facts else record.model.weights_bytes,
+        kv_bytes=activity.cache_bytes,
+        busy=record.busy or bool(activity.running or activity.waiting),
+        requests=len(record.leases),
+        pinned=record.pinned,
+        last_used=record.last_used,
+        loading=loading,
+        pending_unload=isinstance(record.state, Draining | Unloading),
+    )
 
 
-def of_record(record: ModelRecord, measures: Measures) -> ModelStatus:
+def _unload_in(record: ModelRecord, timeout: float | None, idle_for: float) -> float | None:
+    """Seconds until its idle timeout; None while it is in use or has none."""
+    if timeout is None or record.pinned or record.busy or not isinstance(record.state, Ready):
+        return None
+    return max(0.0, timeout - idle_for)
+
+
+def _of_record(record: ModelRecord, now: float) -> ModelStatus:
     facts = record.facts
     loading = record.state if isinstance(record.state, Loading) else None
     used = record.last_used if facts is not None and not record.busy else None
+    limits = (record.model.context_length, record.settings.context_length)
     return ModelStatus(
         id=record.id,
         state=state_name(record.state),
         kind=record.model.kind,
         aliases=record.settings.aliases or (),
         pinned=record.pinned,
-        context_length=measures.context_length,
+        context_length=min((n for n in limits if n is not None), default=None),
         weights_bytes=facts.weights_bytes if facts else record.model.weights_bytes,
-        measured_bytes=measures.measured_bytes,
-        cache_bytes=measures.cache_bytes,
         loaded_bytes=loading.loaded_bytes if loading else None,
         total_bytes=loading.total_bytes if loading else None,
         leases=len(record.leases),
         waiting=len(record.waiting),
-        idle_seconds=None if used is None else max(0.0, measures.now - used),
-        unload_in=measures.unload_in,
-        position=measures.position,
+        idle_seconds=None if used is None else max(0.0, now - used),
         detail=_detail(record.state),
-        problem=_problem(record.state, measures.now),
+        problem=_problem(record.state, now),
     )
 
 

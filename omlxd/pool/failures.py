@@ -1,0 +1,60 @@
+"""What a waiting or refused request is told, and how long a failed load is left alone."""
+
+from omlxd.errors import (
+    MemoryPressure,
+    ModelBroken,
+    ModelLoadFailed,
+    ModelUnloading,
+    OmlxdError,
+    QueueFull,
+)
+from omlxd.pool.entry import Draining, Failed, Queued, Unloading
+from omlxd.pool.options import PoolOptions
+from omlxd.pool.record import ModelRecord
+
+
+def pause_after(failures: int, options: PoolOptions) -> float:
+    """Seconds until the next try after ``failures`` (>= 1) in a row: doubling, bounded."""
+    doublings = min(failures - 1, 32)
+    return float(min(options.retry_longest, options.retry_first * 2**doublings))
+
+
+def told_again(error: OmlxdError, retry_after: float | None) -> OmlxdError:
+    """The failure of a load, for one more request: a raised exception keeps its frames alive."""
+    if isinstance(error, ModelBroken):
+        return ModelBroken(error.message, **error.facts)
+    return ModelLoadFailed(error.message, retry_after=retry_after, **error.facts)
+
+
+def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
+    """Why a request for a model whose load failed a moment ago is refused; None: try again."""
+    state = record.state
+    if not isinstance(state, Failed) or now >= state.retry_at:
+        return None
+    return told_again(state.why, retry_after=state.retry_at - now)
+
+
+def waited_too_long(record: ModelRecord, waited: float) -> OmlxdError:
+    """For a request at its deadline, by what it waited for."""
+    name, facts = record.id, {"waited_seconds": round(waited, 1)}
+    match record.state:
+        case Queued(reason=reason):
+            why = reason or "other models are in the way"
+            return MemoryPressure(
+                f"Model '{name}' could not be loaded within {waited:.0f} s: {why}.",
+                retry_after=10.0,
+                **facts,
+            )
+        case Draining() | Unloading():
+            return ModelUnloading(
+                f"Model '{name}' is still being unloaded after {waited:.0f} s.",
+                retry_after=5.0,
+                **facts,
+            )
+        case _:
+            return QueueFull(
+                f"Model '{name}' was in use by as many requests as it may serve for "
+                f"{waited:.0f} s.",
+                retry_after=5.0,
+                **facts,
+            )

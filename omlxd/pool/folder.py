@@ -1,0 +1,220 @@
+"""Looks at one folder that should be a model: config, weights, what it is, or what is wrong."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from omlxd.pool.catalog import CatalogModel
+from omlxd.pool.traits import context_length, kind_of, quantization_of, vision_bytes
+from omlxd.pool.weights import BadFile, WeightsFile, is_lfs_pointer, read_weights
+
+LARGEST_JSON = 64 * 1024 * 1024
+"""Bytes; the index of the largest models has a few MB."""
+MODULE_NAME = re.compile(r"[A-Za-z0-9_-]+")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tiktoken.model",
+)
+INDEX = "model.safetensors.index.json"
+
+
+class HeaderCache:
+    """Headers by real path, so that a look at unchanged files reads none of them again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int], WeightsFile] = {}
+        self._seen: dict[tuple[str, int, int], WeightsFile] = {}
+
+    def read(self, path: str, name: str, about: os.stat_result) -> WeightsFile:
+        """Raises BadFile."""
+        key = (path, about.st_size, about.st_mtime_ns)
+        file = self._known.get(key) or read_weights(path, name)
+        self._known[key] = self._seen[key] = file
+        return file
+
+    def forget_unseen(self) -> None:
+        """Called at the end of a scan: what it did not meet is gone or changed."""
+        self._known, self._seen = self._seen, {}
+
+
+class Folder:
+    """One model folder, whose files must be regular ones inside ``root``, links followed."""
+
+    def __init__(self, path: str, root: str) -> None:
+        self.path = path
+        self._root = root
+        self.names = sorted(os.listdir(path))
+
+    def file(self, name: str) -> tuple[str, os.stat_result]:
+        """Real path and facts. Raises BadFile."""
+        real = os.path.realpath(os.path.join(self.path, name))
+        if not is_inside(real, self._root):
+            raise BadFile(name, "is a link that leaves the model folder's root")
+        try:
+            about = os.stat(real)
+        except OSError as error:
+            reason = "is a link to nothing" if name in self.names else "is missing"
+            if not isinstance(error, FileNotFoundError):
+                reason = f"cannot be read ({error.strerror})"
+            raise BadFile(name, reason) from error
+        if not stat.S_ISREG(about.st_mode):
+            raise BadFile(name, "is not a regular file")
+        return real, about
+
+    def read(self, name: str) -> bytes:
+        """Raises BadFile."""
+        real, about = self.file(name)
+        if about.st_size > LARGEST_JSON:
+            raise BadFile(name, f"is too large ({about.st_size} bytes)")
+        try:
+            with open(real, "rb") as file:
+                data = file.read(LARGEST_JSON + 1)
+        except OSError as error:
+            raise BadFile(name, f"cannot be read ({error.strerror})") from error
+        if is_lfs_pointer(data[:100]):
+            raise BadFile(name, "is a git-LFS pointer, not the file itself; run 'git lfs pull'")
+        return data
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A JSON object. Raises BadFile."""
+        try:
+            table = json.loads(self.read(name))
+        except (ValueError, RecursionError) as error:
+            raise BadFile(name, "is not valid JSON") from error
+        if not isinstance(table, dict):
+            raise BadFile(name, "is not a JSON object")
+        return table
+
+
+def is_inside(path: str, root: str) -> bool:
+    """Both resolved."""
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def inspect(model_id: str, folder: Folder, headers: HeaderCache) -> CatalogModel:
+    """Raises BadFile with the file at fault."""
+    config = folder.table("config.json")
+    _refuse_code(config, folder)
+    files = _weights(folder, headers)
+    _check_tokenizer(folder)
+    tensors: dict[str, int] = {}
+    for file in files:
+        # A tensor that several files hold is loaded once.
+        tensors.update(file.tensors)
+    generation = folder.table("generation_config.json") if _has_generation(folder) else {}
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    return CatalogModel(
+        id=model_id,
+        path=folder.path,
+        kind=kind_of(config, folder.names),
+        model_type=str(config["model_type"]),
+        architecture=first if isinstance(first, str) else None,
+        weights_bytes=sum(tensors.values()),
+        vision_bytes=vision_bytes(tensors),
+        context_length=context_length(config),
+        quantization=quantization_of(config),
+        fingerprint=_fingerprint(folder, files),
+        created=int(folder.file("config.json")[1].st_mtime),
+        config=config,
+        generation=generation,
+    )
+
+
+def _has_generation(folder: Folder) -> bool:
+    """A damaged one only loses its defaults, so it is left out rather than refused."""
+    if "generation_config.json" not in folder.names:
+        return False
+    try:
+        folder.table("generation_config.json")
+    except BadFile:
+        return False
+    return True
+
+
+def _refuse_code(config: Mapping[str, Any], folder: Folder) -> None:
+    """No code from a model folder is run, and no name from it reaches an import unchecked."""
+    if config.get("model_file") is not None:
+        raise BadFile("config.json", "asks for Python code of its own, which is never run")
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not MODULE_NAME.fullmatch(kind):
+        raise BadFile("config.json", "has no valid model_type")
+    if "tokenizer_config.json" in folder.names:
+        table = folder.table("tokenizer_config.json")
+        for key in ("chat_template_type", "tool_parser_type"):
+            name = table.get(key)
+            if name is not None and not (isinstance(name, str) and MODULE_NAME.fullmatch(name)):
+                raise BadFile("tokenizer_config.json", f"has no valid {key}")
+
+
+def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
+    """The files that a load reads: ``model*.safetensors``; others repeat the same weights."""
+    names = [n for n in folder.names if n.startswith("model") and n.endswith(".safetensors")]
+    missing = [name for name in _promised_by_index(folder) if name not in names]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise BadFile(missing[0], f"is missing{more}, though the index lists it")
+    if not names:
+        found = _other_weights(folder.names)
+        raise BadFile(
+            "model.safetensors",
+            f"is missing; found only {found}, and only safetensors are served"
+            if found
+            else "is missing: the folder has no weights",
+        )
+    files = []
+    for name in names:
+        real, about = folder.file(name)
+        files.append(headers.read(real, name, about))
+    return files
+
+
+def _promised_by_index(folder: Folder) -> list[str]:
+    if INDEX not in folder.names:
+        return []
+    places = folder.table(INDEX).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
+        raise BadFile(INDEX, "has no weight_map")
+    return sorted(set(places.values()))
+
+
+def _other_weights(names: Iterable[str]) -> str:
+    endings = (".bin", ".gguf", ".pt", ".pth", ".npz", ".ckpt", ".safetensors")
+    return ", ".join([name for name in names if name.endswith(endings)][:3])
+
+
+def _check_tokenizer(folder: Folder) -> None:
+    """Only that its files are files: a pointer here would otherwise fail each load."""
+    for name in TOKENIZER_FILES:
+        if name not in folder.names:
+            continue
+        real, about = folder.file(name)
+        if about.st_size < 1024:
+            with open(real, "rb") as file:
+                if is_lfs_pointer(file.read(100)):
+                    raise BadFile(
+                        name, "is a git-LFS pointer, not the file itself; run 'git lfs pull'"
+                    )
+
+
+def _fingerprint(folder: Folder, files: Sequence[WeightsFile]) -> str:
+    digest = hashlib.blake2b(folder.read("config.json"), digest_size=16)
+    for file in files:
+        digest.update(f"\0{file.name}\0{file.size}\0{file.modified_ns}\0{file.digest}".encode())
+    for name in TOKENIZER_FILES:
+        if name in folder.names:
+            about = folder.file(name)[1]
+            digest.update(f"\0{name}\0{about.st_size}\0{about.st_mtime_ns}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,45 @@
+"""Makes the records follow what is on disk: new models, replaced ones, vanished ones."""
+
+import structlog
+
+from omlxd.errors import ModelNotFound
+from omlxd.pool.catalog import Catalog, CatalogModel
+from omlxd.pool.record import ModelRecord
+from omlxd.pool.residency import Residency
+from omlxd.pool.settings import SettingsBook
+
+log = structlog.get_logger(__name__)
+
+
+def follow(residency: Residency, catalog: Catalog, book: SettingsBook) -> None:
+    """Marks the records; ``Residency.advance`` then drains what must leave memory."""
+    for model in catalog.models.values():
+        record = residency.records.get(model.id)
+        if record is None:
+            residency.add(model, book.of(model.id))
+            continue
+        record.gone = False
+        _follow_one(residency, record, model)
+    for record in list(residency.records.values()):
+        if record.id not in catalog.models:
+            _vanished(residency, record)
+
+
+def _follow_one(residency: Residency, record: ModelRecord, model: CatalogModel) -> None:
+    if model.fingerprint == record.model.fingerprint and model.path == record.model.path:
+        record.replacement = None
+        return
+    if record.replacement is not None and record.replacement.fingerprint == model.fingerprint:
+        return
+    log.info("model_replaced_on_disk", model=record.id)
+    record.replacement = model
+    residency.cancel_load(record)
+
+
+def _vanished(residency: Residency, record: ModelRecord) -> None:
+    if record.gone:
+        return
+    log.info("model_vanished", model=record.id)
+    record.gone, record.preload, record.replacement = True, False, None
+    residency.fail_waiting(record, lambda: ModelNotFound(record.id))
+    residency.cancel_load(record)

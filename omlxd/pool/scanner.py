@@ -1,0 +1,142 @@
+"""Scans the roots on threads of their own, so that a hanging volume holds up nobody."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from omlxd.pool.catalog import Catalog, RootScan, RootState, RootStatus, merge
+from omlxd.pool.folder import HeaderCache
+from omlxd.pool.protocol import Timer
+from omlxd.pool.scan import scan_root
+from omlxd.pool.timing import CallLater
+
+log = structlog.get_logger(__name__)
+
+Scan = Callable[[str, HeaderCache], RootScan]
+
+
+def scan_with(privacy_hint: str) -> Scan:
+    return lambda path, headers: scan_root(path, headers, privacy_hint)
+
+
+class RootScanner:
+    """One root. While a look at it hangs no second thread is started."""
+
+    def __init__(self, path: str, scan: Scan, changed: Callable[[], None]) -> None:
+        self.path = path
+        self.latest = RootScan(RootStatus(path, RootState.SCANNING))
+        self._scan = scan
+        self._changed = changed
+        self._headers = HeaderCache()
+        self._running: asyncio.Future[None] | None = None
+
+    def begin(self) -> asyncio.Future[None]:
+        """A look that has begun is joined. The future never fails."""
+        if self._running is None:
+            loop = asyncio.get_running_loop()
+            self._running = loop.create_future()
+            threading.Thread(
+                target=self._work, args=(loop,), name=f"scan {self.path}", daemon=True
+            ).start()
+        return self._running
+
+    def hangs(self, limit: float) -> None:
+        """The time is over: what was known stays, until the thread comes back."""
+        if self._running is None:
+            return
+        detail = (
+            f"Reading it takes longer than {limit:g} s; the volume may be asleep, "
+            "disconnected, or waiting for a permission prompt."
+        )
+        self._adopt(replace(self.latest, status=RootStatus(self.path, RootState.HANGING, detail)))
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            result = self._scan(self.path, self._headers)
+        except Exception as fault:
+            # The thread's boundary; the fault is shown in the status.
+            log.exception("scan_fault", root=self.path)
+            status = RootStatus(self.path, RootState.FAILED, f"Reading failed: {fault!r}.")
+            result = RootScan(status)
+        try:
+            loop.call_soon_threadsafe(self._finished, result)
+        except RuntimeError:
+            # The loop is closed: the daemon has stopped while the volume hung.
+            return
+
+    def _finished(self, result: RootScan) -> None:
+        running, self._running = self._running, None
+        self._adopt(result)
+        if running is not None and not running.done():
+            running.set_result(None)
+
+    def _adopt(self, scan: RootScan) -> None:
+        if scan.status != self.latest.status and scan.status.state is not RootState.OK:
+            log.warning(
+                "model_root_unavailable",
+                root=self.path,
+                state=scan.status.state.value,
+                detail=scan.status.detail,
+            )
+        self.latest = scan
+        self._changed()
+
+
+class Scanner:
+    """All roots, in order; ``changed`` gets the joined catalogue after each look at one."""
+
+    def __init__(
+        self,
+        roots: Sequence[str | os.PathLike[str]],
+        limit: float,
+        call_later: CallLater,
+        changed: Callable[[Catalog], None],
+        *,
+        scan: Scan,
+    ) -> None:
+        self._limit = limit
+        self._call_later = call_later
+        self._changed = changed
+        paths = dict.fromkeys(os.path.abspath(root) for root in roots)
+        self._roots = [RootScanner(path, scan, self._merge) for path in paths]
+
+    def catalog(self) -> Catalog:
+        return merge([root.latest for root in self._roots])
+
+    @property
+    def first_look_over(self) -> bool:
+        return all(root.latest.status.state is not RootState.SCANNING for root in self._roots)
+
+    def begin(self) -> list[asyncio.Future[None]]:
+        """Look at all roots now; each future ends with its look, or at the time limit."""
+        return [self._begin(root) for root in self._roots]
+
+    async def scan(self) -> Catalog:
+        """Returns when every root was read or ran out of time."""
+        await asyncio.gather(*self.begin())
+        return self.catalog()
+
+    def _begin(self, root: RootScanner) -> asyncio.Future[None]:
+        look = root.begin()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer: Timer
+
+        def end() -> None:
+            timer.cancel()
+            if not ended.done():
+                ended.set_result(None)
+
+        def give_up() -> None:
+            root.hangs(self._limit)
+            end()
+
+        timer = self._call_later(self._limit, give_up)
+        look.add_done_callback(lambda _: end())
+        return ended
+
+    def _merge(self) -> None:
+        self._changed(self.catalog())

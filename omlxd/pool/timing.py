@@ -1,0 +1,59 @@
+"""Time as the pool needs it: one alarm at a time, and a clock that leaves out sleep."""
+
+import asyncio
+from collections.abc import Callable
+
+from omlxd.pool.protocol import Timer
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+def loop_call_later(delay: float, callback: Callable[[], None]) -> Timer:
+    return asyncio.get_running_loop().call_later(delay, callback)
+
+
+class Alarm:
+    """Calls ``ring`` at the last time that was set."""
+
+    def __init__(
+        self, clock: Callable[[], float], call_later: CallLater, ring: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self._call_later = call_later
+        self._ring = ring
+        self._timer: Timer | None = None
+        self._due: float | None = None
+
+    def set(self, due: float | None) -> None:
+        """``None`` switches it off."""
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._due = None, due
+        if due is not None:
+            self._timer = self._call_later(max(0.0, due - self._clock()), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = self._due = None
+        self._ring()
+
+
+class AwakeClock:
+    """Seconds that passed while the machine was awake.
+
+    It must be read more often than every ``longest_gap`` seconds; of a longer gap, which
+    can only be the machine's sleep, it counts that much.
+    """
+
+    def __init__(self, clock: Callable[[], float], longest_gap: float = 90.0) -> None:
+        self._clock = clock
+        self._longest_gap = longest_gap
+        self._read_at = clock()
+        self._elapsed = 0.0
+
+    def __call__(self) -> float:
+        now = self._clock()
+        self._elapsed += min(max(0.0, now - self._read_at), self._longest_gap)
+        self._read_at = now
+        return self._elapsed

@@ -1,0 +1,262 @@
+"""An engine, timers and a clock that do what a test says, without threads and without waiting."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from omlxd.engine.messages import ModelFacts
+from omlxd.errors import ModelLoadCancelled, OmlxdError
+from omlxd.pool.catalog import CatalogModel, ModelKind, RootScan, RootState, RootStatus
+from omlxd.pool.options import PoolOptions
+from omlxd.pool.pool import EnginePool
+from omlxd.pool.protocol import PoolPorts
+
+MiB = 1024**2
+
+
+class FakeTimer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeTime:
+    """A clock that moves only when told to, and the timers that hang on it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+        self._numbers = itertools.count()
+
+    def clock(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(callback)
+        heapq.heappush(self._timers, (self.now + delay, next(self._numbers), timer))
+        return timer
+
+    async def pass_by(self, seconds: float) -> None:
+        """Timers ring in order, and what they set off runs before the next."""
+        end = self.now + seconds
+        await settle()
+        while self._timers and self._timers[0][0] <= end:
+            due, _, timer = heapq.heappop(self._timers)
+            self.now = max(self.now, due)
+            if timer.callback is not None:
+                timer.callback()
+                await settle()
+        self.now = end
+        await settle()
+
+
+async def settle() -> None:
+    """Let every task run as far as it can."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+@dataclass
+class FakeTicket:
+    model_id: str
+    total: int
+    loaded_bytes: int | None = None
+    total_bytes: int | None = None
+    cancelled: bool = False
+    answer: asyncio.Future[ModelFacts] = field(default_factory=asyncio.Future)
+
+    async def result(self) -> ModelFacts:
+        return await asyncio.shield(self.answer)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def progress(self, done: int) -> None:
+        self.loaded_bytes, self.total_bytes = done, self.total
+
+    def finish(self) -> None:
+        self.answer.set_result(ModelFacts(self.total, 100, ("KVCache",)))
+
+    def fail(self, error: Exception) -> None:
+        self.answer.set_exception(error)
+
+    def stop(self) -> None:
+        """The piece in which the cancellation is seen."""
+        self.fail(ModelLoadCancelled("cancelled"))
+
+
+class FakeGeneration:
+    def __init__(self, sequence: Any) -> None:
+        self.sequence = sequence
+        self.cancelled = 0
+        self.error: OmlxdError | None = None
+
+    def cancel(self, error: OmlxdError | None = None) -> None:
+        self.cancelled += 1
+        self.error = self.error or error
+
+
+@dataclass
+class FakeActivity:
+    running: int = 0
+    waiting: int = 0
+    cache_bytes: int = 0
+    last_step_at: float | None = None
+
+
+class FakeEngine:
+    """``auto``: loads and unloads end by themselves at the next turn of the loop."""
+
+    def __init__(self, *, auto: bool = True) -> None:
+        self.auto = auto
+        self.sizes: dict[str, int] = {}
+        self.tickets: list[FakeTicket] = []
+        self.unloads: list[tuple[str, asyncio.Future[int]]] = []
+        self.aborts: list[tuple[str | None, OmlxdError]] = []
+        self.resident: set[str] = set()
+        self.activity: dict[str, FakeActivity] = {}
+        self.most_resident = 0
+
+    def load(self, model_id: str, path: str) -> FakeTicket:
+        assert model_id not in self.resident, "loaded twice"
+        ticket = FakeTicket(model_id, self.sizes.get(model_id, 10 * MiB))
+        self.tickets.append(ticket)
+        ticket.answer.add_done_callback(lambda done: self._loaded(model_id, done))
+        if self.auto:
+            ticket.finish()
+        return ticket
+
+    def _loaded(self, model_id: str, done: asyncio.Future[ModelFacts]) -> None:
+        if done.exception() is None:
+            self.resident.add(model_id)
+            self.most_resident = max(self.most_resident, len(self.resident))
+
+    async def unload(self, model_id: str) -> int:
+        assert model_id in self.resident, "unloaded without being loaded"
+        answer: asyncio.Future[int] = asyncio.Future()
+        self.unloads.append((model_id, answer))
+        if self.auto:
+            answer.set_result(self.sizes.get(model_id, 10 * MiB))
+        freed = await answer
+        self.resident.discard(model_id)
+        return freed
+
+    def submit(self, model_id: str, sequence: Any) -> FakeGeneration:
+        assert model_id in self.resident, "submitted to a model that is not loaded"
+        return FakeGeneration(sequence)
+
+    def abort(self, model_id: str | None, error: OmlxdError) -> int:
+        self.aborts.append((model_id, error))
+        return 1
+
+    def reclaim(self, *, when_idle: bool) -> None:
+        pass
+
+    def view(self, model_id: str) -> FakeActivity:
+        return self.activity.get(model_id, FakeActivity())
+
+    def loads_of(self, model_id: str) -> int:
+        return sum(ticket.model_id == model_id for ticket in self.tickets)
+
+
+def a_model(model_id: str, *, size: int = 10 * MiB, fingerprint: str = "1") -> CatalogModel:
+    return CatalogModel(
+        id=model_id,
+        path=f"/models/{model_id}",
+        kind=ModelKind.LANGUAGE,
+        model_type="llama",
+        architecture="LlamaForCausalLM",
+        weights_bytes=size,
+        vision_bytes=0,
+        context_length=4096,
+        quantization=None,
+        fingerprint=f"{model_id}-{fingerprint}",
+        created=0,
+        config={},
+        generation={},
+    )
+
+
+def a_scan(*models: CatalogModel, broken: Any = ()) -> RootScan:
+    return RootScan(RootStatus("/models", RootState.OK), models, tuple(broken))
+
+
+class House:
+    """A pool with everything around it faked."""
+
+    def __init__(
+        self,
+        *models: CatalogModel,
+        options: PoolOptions | None = None,
+        auto: bool = True,
+        **more: Any,
+    ) -> None:
+        self.time = FakeTime()
+        self.engine = FakeEngine(auto=auto)
+        self.engine.sizes = {model.id: model.weights_bytes for model in models}
+        self.woken = 0
+        self.tokenizer_loads: list[str] = []
+        ports = {key: more.pop(key) for key in ("usage", "release_memory") if key in more}
+        self.pool = EnginePool(
+            options or PoolOptions(),
+            (),
+            PoolPorts(
+                engine=self.engine,
+                load_tokenizer=self._tokenizer,
+                clock=self.time.clock,
+                call_later=self.time.call_later,
+                wake=self._wake,
+                **ports,
+            ),
+            **more,
+        )
+        self.show(*models)
+
+    def show(self, *models: CatalogModel, broken: Any = ()) -> None:
+        """What a scan finds on disk."""
+        from omlxd.pool.catalog import merge
+
+        self.pool._adopt(merge([a_scan(*models, broken=broken)]))
+
+    def state(self, model_id: str) -> str:
+        return next(s.state for s in self.pool.statuses() if s.id == model_id)
+
+    def status(self, model_id: str) -> Any:
+        return next(s for s in self.pool.statuses() if s.id == model_id)
+
+    def use(self, model_id: str, request_id: str = "r", **more: Any) -> "Use":
+        return Use(self.pool, model_id, request_id, more)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def _tokenizer(self, path: str) -> Any:
+        self.tokenizer_loads.append(path)
+        return object()
+
+
+class Use:
+    """A client: asks for a lease and keeps it until told to leave."""
+
+    def __init__(self, pool: EnginePool, model_id: str, request_id: str, more: Any) -> None:
+        self.lease: Any = None
+        self.leave = asyncio.Event()
+        self.task = asyncio.create_task(self._run(pool, model_id, request_id, more))
+
+    async def _run(self, pool: EnginePool, model_id: str, request_id: str, more: Any) -> None:
+        async with pool.acquire(model_id, request_id=request_id, **more) as lease:
+            self.lease = lease
+            await self.leave.wait()
+
+    async def done(self) -> None:
+        self.leave.set()
+        await self.task
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.task.exception() if self.task.done() else None

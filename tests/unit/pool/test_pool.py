@@ -1,0 +1,471 @@
+"""The pool with a fake engine: leases, single flight, draining, failures, the line."""
+
+import asyncio
+
+import pytest
+
+from omlxd.errors import (
+    AmbiguousModel,
+    InvalidRequest,
+    ModelBroken,
+    ModelLoadFailed,
+    ModelNotFound,
+    ModelUnloading,
+    QueueFull,
+    ShuttingDown,
+)
+from omlxd.pool.catalog import BrokenModel
+from omlxd.pool.options import ModelSettings, PoolOptions
+from tests.unit.pool.fakes import FakeGeneration, House, a_model, settle
+
+
+async def test_four_requests_for_a_cold_model_make_one_load() -> None:
+    """T09: one load, four answers; and again after it was unloaded."""
+    house = House(a_model("m"), auto=False)
+    for round_number in (1, 2):
+        uses = [house.use("m", f"r{n}") for n in range(4)]
+        await settle()
+        assert house.engine.loads_of("m") == round_number
+        house.engine.tickets[-1].finish()
+        await settle()
+        assert all(use.lease is not None for use in uses)
+        for use in uses:
+            await use.done()
+        unloading = asyncio.create_task(house.pool.unload("m"))
+        await settle()
+        house.engine.unloads[-1][1].set_result(7)
+        assert await unloading == 7
+        assert house.state("m") == "absent"
+
+
+async def test_a_load_is_cancelled_when_its_last_waiter_leaves() -> None:
+    """T10: a client killed during a cold load leaves nothing behind."""
+    house = House(a_model("m"), auto=False)
+    first, second = house.use("m", "1"), house.use("m", "2")
+    await settle()
+    first.task.cancel()
+    await settle()
+    assert not house.engine.tickets[0].cancelled
+    second.task.cancel()
+    await settle()
+    assert house.engine.tickets[0].cancelled
+    assert house.state("m") == "loading"
+    house.engine.tickets[0].stop()
+    await settle()
+    assert house.state("m") == "absent"
+    assert house.pool.views() == ()
+
+
+async def test_a_request_that_comes_during_a_cancellation_gets_a_load_of_its_own() -> None:
+    house = House(a_model("m"), auto=False)
+    first = house.use("m", "1")
+    await settle()
+    first.task.cancel()
+    await settle()
+    second = house.use("m", "2")
+    await settle()
+    house.engine.tickets[0].stop()
+    await settle()
+    assert house.engine.loads_of("m") == 2
+    house.engine.tickets[1].finish()
+    await settle()
+    assert second.lease is not None
+    await second.done()
+
+
+async def test_a_cancellation_that_comes_too_late_leaves_the_model_ready() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    use.task.cancel()
+    await settle()
+    house.engine.tickets[0].finish()
+    await settle()
+    assert house.state("m") == "ready"
+
+
+async def test_a_lease_granted_to_a_cancelled_request_comes_back() -> None:
+    """The request is cancelled between the grant and its own next step."""
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    house.engine.tickets[0].finish()
+    for _ in range(20):
+        await asyncio.sleep(0)
+        if house.pool.views()[0].requests:
+            break
+    use.task.cancel()
+    await settle()
+    assert house.pool.views()[0].requests == 0
+    assert not house.pool.views()[0].busy
+
+
+async def test_a_lease_is_released_once_and_cancels_what_it_generates() -> None:
+    house = House(a_model("m"))
+    use = house.use("m")
+    await settle()
+    generation = use.lease.submit("sequence")
+    assert isinstance(generation, FakeGeneration)
+    use.task.cancel()
+    await settle()
+    assert generation.cancelled == 1
+    assert house.pool.views()[0].requests == 0
+    with pytest.raises(ModelUnloading):
+        use.lease.submit("late")
+
+
+async def test_a_model_in_use_is_never_unloaded() -> None:
+    """T06: prefilling and queued requests hold a lease; every accepted one is answered."""
+    house = House(a_model("m"), options=PoolOptions(idle_timeout=10.0))
+    use = house.use("m")
+    await settle()
+    await house.time.pass_by(60)
+    house.pool.check_idle()
+    await settle()
+    assert house.state("m") == "ready"
+    unloading = asyncio.create_task(house.pool.unload("m"))
+    await settle()
+    assert house.state("m") == "draining"
+    assert house.engine.unloads == []
+    await use.done()
+    await unloading
+    assert house.state("m") == "absent"
+
+
+async def test_a_drain_ends_at_its_deadline_by_abort() -> None:
+    house = House(a_model("m"), options=PoolOptions(drain_deadline=60.0))
+    use = house.use("m")
+    await settle()
+    unloading = asyncio.create_task(house.pool.unload("m"))
+    await house.time.pass_by(59)
+    assert house.engine.aborts == []
+    await house.time.pass_by(1)
+    assert [model for model, _ in house.engine.aborts] == ["m"]
+    assert isinstance(house.engine.aborts[0][1], ModelUnloading)
+    await unloading
+    assert house.state("m") == "absent"
+    await use.done()
+
+
+async def test_an_unload_goes_on_when_its_caller_leaves() -> None:
+    house = House(a_model("m"))
+    use = house.use("m")
+    await settle()
+    unloading = asyncio.create_task(house.pool.unload("m"))
+    await settle()
+    unloading.cancel()
+    await use.done()
+    await settle()
+    assert house.state("m") == "absent"
+
+
+async def test_a_request_during_a_drain_waits_and_loads_again() -> None:
+    house = House(a_model("m"))
+    first = house.use("m", "1")
+    await settle()
+    unloading = asyncio.create_task(house.pool.unload("m"))
+    await settle()
+    second = house.use("m", "2")
+    await settle()
+    assert second.lease is None
+    await first.done()
+    await unloading
+    await settle()
+    assert second.lease is not None
+    assert house.engine.loads_of("m") == 2
+    await second.done()
+
+
+async def test_an_unload_of_a_loading_model_cancels_the_load() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    assert await house.pool.unload("m") == 0
+    await settle()
+    assert isinstance(use.error, ModelUnloading)
+    assert house.engine.tickets[0].cancelled
+
+
+async def test_a_failed_load_tells_every_waiter_and_is_left_alone_for_a_while() -> None:
+    """T61: the load fails cleanly, the next try waits, and nothing sticks for ever."""
+    house = House(a_model("m"), auto=False, options=PoolOptions(retry_first=10.0))
+    uses = [house.use("m", "1"), house.use("m", "2")]
+    await settle()
+    house.engine.tickets[0].fail(ModelBroken("model.safetensors is truncated", file="a"))
+    await settle()
+    assert all(isinstance(use.error, ModelBroken) for use in uses)
+    assert uses[0].error is not uses[1].error
+    status = house.status("m")
+    assert (status.state, status.problem.code) == ("failed", "model_broken")
+    assert (status.problem.retry_in, status.problem.attempts) == (10.0, 1)
+    early = house.use("m", "3")
+    await settle()
+    assert isinstance(early.error, ModelBroken)
+    assert house.engine.loads_of("m") == 1
+    await house.time.pass_by(10)
+    late = house.use("m", "4")
+    await settle()
+    assert house.engine.loads_of("m") == 2
+    house.engine.tickets[1].fail(ModelLoadFailed("no"))
+    await settle()
+    assert isinstance(late.error, ModelLoadFailed)
+    assert late.error.retry_after == 20.0
+    assert house.status("m").problem.retry_in == 20.0
+
+
+async def test_pauses_after_failures_double_up_to_a_limit() -> None:
+    options = PoolOptions(retry_first=10.0, retry_longest=35.0)
+    house = House(a_model("m"), auto=False, options=options)
+    pauses = []
+    for _ in range(4):
+        use = house.use("m")
+        await settle()
+        house.engine.tickets[-1].fail(ModelLoadFailed("no"))
+        await settle()
+        assert use.error is not None
+        pauses.append(house.status("m").problem.retry_in)
+        await house.time.pass_by(pauses[-1])
+    assert pauses == [10.0, 20.0, 35.0, 35.0]
+
+
+async def test_a_fault_in_a_load_fails_only_that_load() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    house.engine.tickets[0].fail(RuntimeError("a bug"))
+    await settle()
+    assert isinstance(use.error, ModelLoadFailed)
+    assert house.state("m") == "failed"
+
+
+async def test_a_load_by_request_returns_facts_and_leaves_no_lease() -> None:
+    house = House(a_model("m", size=5))
+    assert (await house.pool.load("m")).weights_bytes == 5
+    assert (await house.pool.load("m")).weights_bytes == 5
+    assert house.engine.loads_of("m") == 1
+    assert not house.pool.views()[0].busy
+
+
+async def test_progress_of_a_load_is_shown_in_bytes() -> None:
+    house = House(a_model("m", size=1000), auto=False)
+    use = house.use("m")
+    await settle()
+    assert house.status("m").loaded_bytes is None
+    house.engine.tickets[0].progress(400)
+    status = house.status("m")
+    assert (status.state, status.loaded_bytes, status.total_bytes) == ("loading", 400, 1000)
+    house.engine.tickets[0].finish()
+    await settle()
+    await use.done()
+
+
+async def test_more_requests_than_a_model_may_serve_wait_in_order() -> None:
+    options = PoolOptions(settings={"m": ModelSettings(max_concurrent_requests=2)})
+    house = House(a_model("m"), options=options)
+    uses = [house.use("m", f"r{n}") for n in range(4)]
+    await settle()
+    assert [use.lease is not None for use in uses] == [True, True, False, False]
+    await uses[1].done()
+    await settle()
+    assert [use.lease is not None for use in uses] == [True, True, True, False]
+    await house.time.pass_by(300)
+    assert isinstance(uses[3].error, QueueFull)
+    for use in (uses[0], uses[2]):
+        await use.done()
+
+
+async def test_a_deadline_of_the_request_counts() -> None:
+    options = PoolOptions(settings={"m": ModelSettings(max_concurrent_requests=1)})
+    house = House(a_model("m"), options=options)
+    first = house.use("m", "1")
+    second = house.use("m", "2", deadline=house.time.now + 5)
+    await house.time.pass_by(4)
+    assert second.error is None
+    await house.time.pass_by(1)
+    assert isinstance(second.error, QueueFull)
+    await first.done()
+
+
+async def test_an_idle_model_is_unloaded_after_its_timeout() -> None:
+    options = PoolOptions(idle_timeout=100.0, settings={"short": ModelSettings(idle_timeout=10.0)})
+    house = House(a_model("long"), a_model("short"), options=options)
+    await house.pool.load("long")
+    await house.pool.load("short")
+    await house.time.pass_by(9)
+    house.pool.check_idle()
+    assert house.status("short").unload_in == 1.0
+    await house.time.pass_by(1)
+    house.pool.check_idle()
+    await settle()
+    assert (house.state("short"), house.state("long")) == ("absent", "ready")
+
+
+async def test_a_pinned_model_stays_and_is_loaded_at_start() -> None:
+    options = PoolOptions(idle_timeout=1.0, settings={"m": ModelSettings(pinned=True)})
+    house = House(a_model("m"), options=options, auto=False)
+    assert house.pool.preloading == ("m",)
+    await settle()
+    house.engine.tickets[0].finish()
+    await settle()
+    assert house.pool.preloading == ()
+    await house.time.pass_by(50)
+    house.pool.check_idle()
+    await settle()
+    assert house.state("m") == "ready"
+
+
+async def test_a_failed_preload_is_tried_again_by_itself() -> None:
+    options = PoolOptions(settings={"m": ModelSettings(pinned=True)}, retry_first=10.0)
+    house = House(a_model("m"), options=options, auto=False)
+    await settle()
+    house.engine.tickets[0].fail(ModelLoadFailed("no"))
+    await settle()
+    assert house.pool.preloading == ()
+    await house.time.pass_by(10)
+    assert house.engine.loads_of("m") == 2
+
+
+async def test_waking_from_sleep_unloads_nothing() -> None:
+    """T69: the clock has jumped by a night; nobody was idle meanwhile."""
+    house = House(a_model("m"), options=PoolOptions(idle_timeout=600.0))
+    await house.pool.load("m")
+    await house.time.pass_by(30)
+    house.pool.check_idle()
+    house.time.now += 8 * 3600
+    house.pool.check_idle()
+    await settle()
+    assert house.state("m") == "ready"
+    for _ in range(18):
+        await house.time.pass_by(30)
+        house.pool.check_idle()
+    await settle()
+    assert house.state("m") == "absent"
+
+
+async def test_a_vanished_model_drains_and_is_forgotten() -> None:
+    house = House(a_model("m"), a_model("other"))
+    use = house.use("m")
+    await settle()
+    house.show(a_model("other"))
+    assert house.state("m") == "draining"
+    with pytest.raises(ModelNotFound):
+        house.pool.resolve("m")
+    await use.done()
+    await settle()
+    assert [status.id for status in house.pool.statuses()] == ["other"]
+
+
+async def test_requests_that_wait_for_a_vanished_model_are_told() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    house.show()
+    await settle()
+    assert isinstance(use.error, ModelNotFound)
+    assert house.engine.tickets[0].cancelled
+    house.engine.tickets[0].stop()
+    await settle()
+    assert house.pool.statuses() == ()
+
+
+async def test_a_replaced_model_is_loaded_anew_for_the_next_request() -> None:
+    house = House(a_model("m"))
+    use = house.use("m", "1")
+    await settle()
+    house.show(a_model("m", fingerprint="2"))
+    later = house.use("m", "2")
+    await settle()
+    assert later.lease is None
+    await use.done()
+    await settle()
+    assert later.lease is not None
+    assert house.engine.loads_of("m") == 2
+    await later.done()
+
+
+async def test_a_replaced_model_forgets_that_the_old_one_failed() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    house.engine.tickets[0].fail(ModelLoadFailed("no"))
+    await settle()
+    assert use.error is not None
+    house.show(a_model("m", fingerprint="2"))
+    assert house.state("m") == "absent"
+
+
+async def test_stopping_ends_everything() -> None:
+    options = PoolOptions(settings={"b": ModelSettings(max_concurrent_requests=1)})
+    house = House(a_model("a"), a_model("b"), options=options)
+    using, running, waiting = house.use("a", "1"), house.use("b", "2"), house.use("b", "3")
+    await settle()
+    await house.pool.stop()
+    assert isinstance(waiting.error, ShuttingDown)
+    assert house.engine.resident == set()
+    assert {model for model, _ in house.engine.aborts} == {"a", "b"}
+    late = house.use("a", "4")
+    await settle()
+    assert isinstance(late.error, ShuttingDown)
+    await using.done()
+    await running.done()
+
+
+async def test_names_are_resolved_and_broken_models_say_why() -> None:
+    options = PoolOptions(default="b", settings={"org/a": ModelSettings(aliases=("small",))})
+    house = House(options=options)
+    bad = BrokenModel("bad", "model.safetensors", "is truncated")
+    house.show(a_model("org/a"), a_model("b"), broken=[bad])
+    resolve = house.pool.resolve
+    assert resolve("small").id == resolve("ORG/A").id == resolve("a").id == "org/a"
+    assert resolve(None).id == "b"
+    with pytest.raises(ModelBroken, match=r"model\.safetensors is truncated"):
+        resolve("bad")
+    with pytest.raises(ModelNotFound):
+        resolve("nothing like it")
+
+
+async def test_without_a_default_the_only_model_is_meant() -> None:
+    house = House()
+    with pytest.raises(InvalidRequest):
+        house.pool.resolve(None)
+    house.show(a_model("m"))
+    assert house.pool.resolve(None).id == "m"
+    house.show(a_model("m"), a_model("n"))
+    with pytest.raises(InvalidRequest):
+        house.pool.resolve(None)
+
+
+async def test_an_alias_of_two_models_is_an_error_that_lists_them() -> None:
+    settings = {name: ModelSettings(aliases=("x",)) for name in ("a", "b")}
+    house = House(a_model("a"), a_model("b"), options=PoolOptions(settings=settings))
+    with pytest.raises(AmbiguousModel, match="a, b"):
+        house.pool.resolve("x")
+
+
+async def test_a_context_limit_never_exceeds_the_models_own() -> None:
+    """T57: asked 131072, model trained for 4096: the effective number is reported."""
+    settings = {
+        "a": ModelSettings(context_length=131072),
+        "b": ModelSettings(context_length=100),
+    }
+    house = House(a_model("a"), a_model("b"), options=PoolOptions(settings=settings))
+    assert [house.pool.context_length(name) for name in "ab"] == [4096, 100]
+    assert house.status("a").context_length == 4096
+
+
+async def test_a_tokenizer_is_loaded_once_for_all_and_again_for_a_replaced_model() -> None:
+    house = House(a_model("m"))
+    first, second = await asyncio.gather(house.pool.tokenizer("m"), house.pool.tokenizer("m"))
+    assert first is second
+    assert house.tokenizer_loads == ["/models/m"]
+    house.show(a_model("m", fingerprint="2"))
+    assert await house.pool.tokenizer("m") is not first
+
+
+async def test_the_guard_is_woken_when_memory_changes() -> None:
+    house = House(a_model("m"))
+    await house.pool.load("m")
+    woken = house.woken
+    assert woken >= 2
+    await house.pool.unload("m")
+    assert house.woken > woken
