@@ -68,7 +68,6 @@ class DarwinKernel:
         if call is None:
             return Failed("proc_pid_rusage", "absent")
         buffer = self._allocate(BUFFER_BYTES)
-        ctypes.set_errno(0)
         if call(ctypes.c_int(os.getpid()), ctypes.c_int(flavor), buffer) != 0:
             return Failed("proc_pid_rusage", _errno_text())
         return buffer.raw[:size]
@@ -80,7 +79,6 @@ class DarwinKernel:
             return Failed(name, "sysctlbyname is absent")
         buffer = self._allocate(BUFFER_BYTES)
         size = ctypes.c_size_t(BUFFER_BYTES)
-        ctypes.set_errno(0)
         if call(name.encode(), buffer, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
             return Failed(name, _errno_text())
         return buffer.raw[: min(size.value, BUFFER_BYTES)]

@@ -3,6 +3,7 @@
 import errno
 import struct
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import pytest
 
@@ -13,10 +14,23 @@ from omlxd.units import GiB, MiB
 from tests.support.darwin_kernel import PAGE, RELEASES, Release, StandInKernel
 
 CAP = 24 * GiB
+T = TypeVar("T")
 
 
 def never_asked() -> int | None:
     raise AssertionError("psutil is only asked when the kernel fails")
+
+
+class Counted(Generic[T]):
+    """A function that knows how often it was called."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self.times = 0
+
+    def __call__(self) -> T:
+        self.times += 1
+        return self._function()
 
 
 def mac(kernel: StandInKernel, available: Callable[[], int | None] = never_asked) -> DarwinHost:
@@ -60,12 +74,12 @@ def test_each_number_names_its_source_and_time(kernel: StandInKernel) -> None:
 
 
 def test_nothing_is_called_before_the_first_reading(kernel: StandInKernel) -> None:
-    opened = []
-    host = DarwinHost(open_kernel=lambda: opened.append(1) or kernel.open())
-    assert opened == []
+    opened = Counted(kernel.open)
+    host = DarwinHost(open_kernel=opened)
+    assert opened.times == 0
     host.read(1.0)
     host.read(2.0)
-    assert opened == [1]
+    assert opened.times == 1
     assert kernel.ask("host_self_calls") == 1
 
 
@@ -175,13 +189,13 @@ def test_a_clock_that_went_back_does_not_stop_the_calls(kernel: StandInKernel) -
 
 
 def test_a_failing_host_call_is_not_repeated_within_the_second(kernel: StandInKernel) -> None:
-    asked = []
-    host = mac(kernel, lambda: asked.append(1) or 3 * GiB)
+    psutil_asked = Counted(lambda: 3 * GiB)
+    host = mac(kernel, psutil_asked)
     kernel.tell("fail_host", 5)
     for now in (10.0, 10.4, 10.8):
         host.read(now)
     assert kernel.ask("host_calls") == 1
-    assert asked == [1]
+    assert psutil_asked.times == 1
     kernel.tell("fail_host", 0)
     recovered = host.read(11.0)
     assert recovered.free == 100_000 * PAGE

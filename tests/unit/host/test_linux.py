@@ -152,9 +152,11 @@ def test_a_mount_of_a_part_of_the_tree_is_followed_from_there(root: Path) -> Non
     assert linux(root).read(7.0).total == 8 * GiB
 
 
-@pytest.mark.parametrize("own", ["/../../other", "/elsewhere"])
-def test_a_group_outside_of_the_mount_is_read_at_its_top(root: Path, own: str) -> None:
-    mount = MOUNT.replace(" / /sys", " /docker/abc /sys")
+@pytest.mark.parametrize(
+    ("own", "top"), [("/../../other", "/"), ("/../abc", "/docker/abc"), ("/elsewhere", "/docker")]
+)
+def test_a_group_outside_of_the_mount_is_read_at_its_top(root: Path, own: str, top: str) -> None:
+    mount = MOUNT.replace(" / /sys", f" {top} /sys")
     write(root, {"proc/self/cgroup": f"0::{own}\n", "proc/self/mountinfo": mount})
     group(root, "", memory_max=f"{8 * GiB}", memory_current=f"{GiB}")
     assert linux(root).read(7.0).total == 8 * GiB
