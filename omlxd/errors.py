@@ -6,6 +6,7 @@ OmlxdError
 │   │   ├── UnsupportedParameter
 │   │   ├── ContextLengthExceeded
 │   │   ├── NoChatTemplate
+│   │   ├── SettingLocked        a flag or an environment variable fixes it
 │   │   └── TemplateFailed
 │   ├── ContextTooLargeForMemory can never fit this machine
 │   ├── Unauthorized, Forbidden, NotFound, ModelNotFound, AmbiguousModel
@@ -75,6 +76,10 @@ class NoChatTemplate(InvalidRequest):
             "chat_template.jinja), so it cannot take chat messages. Use /v1/completions.",
             param="messages",
         )
+
+
+class SettingLocked(InvalidRequest):
+    code = "setting_locked"
 
 
 class TemplateFailed(InvalidRequest):

@@ -1,0 +1,216 @@
+"""The memory enforcer: one task that reads, decides, applies, looks again and records."""
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, replace
+
+import structlog
+
+from omlxd.enforcer.ports import GuardPorts
+from omlxd.enforcer.record import Entry, Record, deeds
+from omlxd.enforcer.settings import GuardSettings
+from omlxd.policy.actions import Outcome
+from omlxd.policy.decision import Decision
+from omlxd.policy.look import GuardState, Snapshot
+from omlxd.policy.pressure import activity_hint, poll_interval
+from omlxd.policy.readings import AllocatorSample, MemoryReading
+from omlxd.policy.relief import decide
+
+log = structlog.get_logger(__name__)
+
+MAX_LOOKS = 24
+"""Looks in one tick; what is left over then waits for the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    """How the last tick went. Seconds; ``failed`` is the error's text."""
+
+    at: float
+    took: float
+    looks: int
+    failed: str | None = None
+
+
+class Enforcer:
+    """Lives on the event loop; only ``wake`` may be called from elsewhere."""
+
+    def __init__(self, ports: GuardPorts, settings: GuardSettings) -> None:
+        self._ports = ports
+        self._settings = settings
+        self._state = GuardState()
+        self._hint: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
+        self.record = Record()
+        self.report: TickReport | None = None
+        self.failures = 0
+
+    @property
+    def running(self) -> bool:
+        return self._loop is not None
+
+    @property
+    def latest(self) -> Entry | None:
+        """The last decision; None before the first tick."""
+        return self.record.last
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the next look, were the tick to end now."""
+        activity = self._ports.activity()
+        return poll_interval(
+            self._state.level,
+            paused=self._state.paused,
+            hinted=self._hint is not None and self._ports.clock() < self._hint,
+            loading=activity.loading,
+            active=activity.active,
+            loaded=activity.loaded,
+        )
+
+    def wake(self, *, active: bool = False) -> None:
+        """Look again at once; from any thread. ``active`` keeps the pace up for a while."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        if active:
+            self._loop.call_soon_threadsafe(self._expect_activity)
+        self._loop.call_soon_threadsafe(self._woken.set)
+
+    def _expect_activity(self) -> None:
+        self._hint = activity_hint(self._hint, self._ports.clock(), self.interval)
+
+    async def run(self) -> None:
+        """Tick for ever; an exception in a tick is logged and the loop goes on."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            while True:
+                self._woken.clear()
+                await self._guarded_tick()
+                await self._pause(self.interval)
+        finally:
+            self._loop = None
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+
+    async def _guarded_tick(self) -> None:
+        at, began = self._ports.clock(), time.perf_counter()
+        looks, failed = 0, None
+        try:
+            looks = await self.tick()
+        except Exception as error:
+            log.exception("guard_tick_failed")
+            failed = f"{type(error).__name__}: {error}"
+            self.failures += 1
+            self._state = replace(self._state, tick=None)
+        try:
+            self._ports.after_tick()
+        except Exception:
+            log.exception("guard_after_tick_failed")
+        self.report = TickReport(at, time.perf_counter() - began, looks, failed)
+
+    async def tick(self) -> int:
+        """One tick; how many looks it took."""
+        policy = self._settings.in_force.policy
+        reading = await self._read()
+        sample = await self._ports.sample()
+        outcomes: tuple[Outcome, ...] = ()
+        for look in range(1, MAX_LOOKS + 1):
+            before = self._state
+            decision = decide(before, self._snapshot(reading, sample, outcomes), policy)
+            self._state = decision.next_state
+            if decision.limits.generation != before.limits.generation or look == 1:
+                self._ports.set_limits(decision.limits)
+            outcomes = await self._apply(decision)
+            self._keep(before, decision, reading, outcomes)
+            if not decision.look_again:
+                return look
+            reading = _renewed(reading, await self._read())
+            sample = await self._ports.sample()
+        log.warning("guard_tick_cut", looks=MAX_LOOKS, level=self._state.level.label)
+        self._state = replace(self._state, tick=None)
+        return MAX_LOOKS
+
+    async def _read(self) -> MemoryReading:
+        return await asyncio.to_thread(self._ports.read, self._ports.clock())
+
+    def _snapshot(
+        self,
+        reading: MemoryReading,
+        sample: AllocatorSample | None,
+        outcomes: tuple[Outcome, ...],
+    ) -> Snapshot:
+        return Snapshot(
+            now=self._ports.clock(),
+            reading=reading,
+            sample=sample,
+            models=self._ports.models(),
+            hot_cache=self._ports.hot_cache(),
+            image_cache_bytes=self._ports.image_cache_bytes(),
+            outcomes=outcomes,
+        )
+
+    async def _apply(self, decision: Decision) -> tuple[Outcome, ...]:
+        """Carry the actions out in order; an action that fails is refused, not fatal."""
+        if not decision.apply:
+            return ()
+        outcomes = []
+        for action in decision.actions:
+            try:
+                outcomes.append(await self._ports.apply(action))
+            except Exception:
+                log.exception("guard_action_failed", action=type(action).__name__)
+                outcomes.append(Outcome(action, accepted=False))
+        return tuple(outcomes)
+
+    def _keep(
+        self,
+        before: GuardState,
+        decision: Decision,
+        reading: MemoryReading,
+        outcomes: tuple[Outcome, ...],
+    ) -> None:
+        changed = (decision.level, decision.paused) != (before.level, before.paused)
+        now = self._ports.clock()
+        entry = self.record.add(
+            Entry(0, now, now, time.time(), 1, decision, reading, outcomes, changed)
+        )
+        write = log.info if entry.eventful else log.debug
+        write(
+            "guard_decision",
+            number=entry.number,
+            level=decision.level.label,
+            was=before.level.label,
+            emergency=decision.emergency,
+            paused=decision.paused,
+            rule=decision.rule,
+            reason=decision.reason,
+            actions=[str(action) for action in deeds(decision.actions)],
+            applied=decision.apply,
+            usage=decision.usage.bytes,
+            ceiling=decision.ceiling,
+            soft=decision.ceilings.soft,
+            hard=decision.ceilings.hard,
+            binding=binding.value if (binding := decision.ceilings.binding) else None,
+            reading_at=decision.reading_at,
+        )
+
+
+def _renewed(first: MemoryReading, now: MemoryReading) -> MemoryReading:
+    """A later look of a tick: fresh footprints beside the host counters of the tick's start.
+
+    The counters are rate-limited and silently stale; with a fresh footprint beside them the
+    ceiling would drop just after an unload.
+    """
+    sources = {
+        **first.sources,
+        **{k: v for k, v in now.sources.items() if k in ("footprint", "graphics_footprint")},
+    }
+    return replace(
+        first,
+        footprint=now.footprint,
+        graphics_footprint=now.graphics_footprint,
+        sources=sources,
+    )

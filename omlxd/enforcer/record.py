@@ -1,0 +1,89 @@
+"""The guard's memory of itself: the last decisions, and who listens for the next."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from omlxd.policy.actions import Action, Outcome, WalkStoreCap
+from omlxd.policy.decision import Decision
+from omlxd.policy.readings import MemoryReading
+
+RING = 500
+LISTENER_BACKLOG = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One decision, what it rested on and what came of it.
+
+    Attributes:
+        number: ascending; times: how often in a row the same uneventful decision was made.
+        at, last_at: of the guard's clock, first and last of them; unix_at: seconds since 1970.
+    """
+
+    number: int
+    at: float
+    last_at: float
+    unix_at: float
+    times: int
+    decision: Decision
+    reading: MemoryReading
+    outcomes: tuple[Outcome, ...]
+    changed: bool
+    """The level or the pause changed with it."""
+
+    @property
+    def eventful(self) -> bool:
+        return self.changed or bool(deeds(self.decision.actions))
+
+
+def deeds(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """The actions worth telling: the store caps walk on every tick."""
+    return tuple(action for action in actions if not isinstance(action, WalkStoreCap))
+
+
+class Record:
+    """A ring of the last decisions. A row of uneventful ones is one entry with a count."""
+
+    def __init__(self) -> None:
+        self._ring: deque[Entry] = deque(maxlen=RING)
+        self._listeners: set[asyncio.Queue[Entry]] = set()
+        self._count = 0
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Oldest first."""
+        return tuple(self._ring)
+
+    @property
+    def last(self) -> Entry | None:
+        return self._ring[-1] if self._ring else None
+
+    def add(self, entry: Entry) -> Entry:
+        """Keep ``entry`` and tell the listeners; the number in it is given here."""
+        last = self.last
+        if last is not None and not entry.eventful and not last.eventful:
+            entry = replace(
+                entry, number=last.number, at=last.at, unix_at=last.unix_at, times=last.times + 1
+            )
+            self._ring[-1] = entry
+            return entry
+        self._count += 1
+        entry = replace(entry, number=self._count)
+        self._ring.append(entry)
+        for queue in self._listeners:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(entry)
+        return entry
+
+    async def follow(self) -> AsyncIterator[Entry]:
+        """Entries from now on, for as long as the caller listens; a slow one loses the oldest."""
+        queue: asyncio.Queue[Entry] = asyncio.Queue(LISTENER_BACKLOG)
+        self._listeners.add(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._listeners.discard(queue)

@@ -1,0 +1,183 @@
+"""The guard's policy in force: flag over environment over API over file over default."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from omlxd.errors import InvalidRequest, SettingLocked
+from omlxd.policy.tiers import GuardPolicy, Tier, mistakes
+from omlxd.units import GiB
+
+
+class From(Enum):
+    """Where a setting's value comes from."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    API = "api"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "enabled": "enabled",
+        "enforce": "enforce",
+        "tier": "tier",
+        "custom_ceiling_gb": "custom_ceiling_bytes",
+        "soft_threshold": "soft_threshold",
+        "hard_threshold": "hard_threshold",
+        "prefill_safe_zone_ratio": "prefill_safe_zone_ratio",
+        "prefill_min_chunk_tokens": "prefill_min_chunk_tokens",
+    }
+)
+"""Key of the API -> field of GuardPolicy. GB are GiB here."""
+_KEYS = {field: key for key, field in FIELDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    policy: GuardPolicy
+    origins: Mapping[str, From]
+    """By key of the API."""
+
+
+class GuardSettings:
+    """Owns what was set over the API, which survives a restart."""
+
+    def __init__(
+        self,
+        configured: GuardPolicy,
+        origins: Mapping[str, From],
+        stored: Mapping[str, Any],
+        store: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """``origins`` by key of the API; what it leaves out is a default.
+
+        ``stored`` is what ``store`` was last given. Entries that no longer read, or that the
+        configuration now contradicts, are dropped and listed in ``dropped``.
+        """
+        self._configured = configured
+        self._origins = origins
+        self._store = store
+        self._set: dict[str, Any] = {}
+        self.dropped: tuple[str, ...] = self._restore(stored)
+        self._in_force = self._merge(self._set)
+
+    @property
+    def in_force(self) -> PolicyInForce:
+        return self._in_force
+
+    def change(self, body: Mapping[str, Any]) -> PolicyInForce:
+        """Set the given keys, all or none; ``None`` returns a key to what is below the API.
+
+        Raises InvalidRequest naming the first wrong key, SettingLocked for a key that a flag
+        or an environment variable has fixed.
+        """
+        wanted = {key: _read(key, value) for key, value in body.items()}
+        for key, value in wanted.items():
+            fixed = self._fixed_by(key)
+            if fixed is not None and value is not None:
+                raise SettingLocked(
+                    f"'{key}' is fixed by {_by(fixed, key)}; change it there and restart.",
+                    param=key,
+                )
+        merged = {**self._set, **wanted}
+        kept = {key: value for key, value in merged.items() if value is not None}
+        in_force = self._merge(kept)
+        changed = {FIELDS[key] for key, value in wanted.items() if value is not None}
+        self._refuse_nonsense(in_force.policy, changed)
+        self._store({key: _plain(key, value) for key, value in kept.items()})
+        self._set, self._in_force = kept, in_force
+        return in_force
+
+    def _refuse_nonsense(self, policy: GuardPolicy, changed: set[str]) -> None:
+        wrong = mistakes(policy, changed)
+        if wrong:
+            text = " ".join(mistake.text for mistake in wrong)
+            raise InvalidRequest(text, param=_KEYS[wrong[0].name])
+
+    def _fixed_by(self, key: str) -> From | None:
+        origin = self._origins.get(key)
+        return origin if origin in (From.FLAG, From.ENVIRONMENT) else None
+
+    def _merge(self, api: Mapping[str, Any]) -> PolicyInForce:
+        origins = {key: self._origins.get(key, From.DEFAULT) for key in FIELDS}
+        changes: dict[str, Any] = {}
+        for key, value in api.items():
+            if self._fixed_by(key) is None:
+                changes[FIELDS[key]] = value
+                origins[key] = From.API
+        policy = replace(self._configured, **changes)
+        return PolicyInForce(policy, MappingProxyType(origins))
+
+    def _restore(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
+        dropped = []
+        for key, value in stored.items():
+            try:
+                self._set[key] = _read(key, value)
+            except InvalidRequest as error:
+                dropped.append(error.message)
+        wrong = mistakes(self._merge(self._set).policy)
+        if wrong:
+            # Together with the present configuration it makes no sense: the file wins whole.
+            self._set = {}
+            dropped += [mistake.text for mistake in wrong]
+        return tuple(dropped)
+
+
+def _read(key: str, value: Any) -> Any:
+    """The value of one key of the API, typed. Raises InvalidRequest naming it."""
+    if key not in FIELDS:
+        known = ", ".join(FIELDS)
+        raise InvalidRequest(f"Unknown key '{key}'; the keys are {known}.", param=key)
+    if value is None:
+        return None
+    match key:
+        case "enabled" | "enforce":
+            if isinstance(value, bool):
+                return value
+            raise InvalidRequest(f"'{key}' must be true, false or null.", param=key)
+        case "tier":
+            return _tier(value)
+        case "custom_ceiling_gb":
+            return round(_number(key, value) * GiB)
+        case "prefill_min_chunk_tokens":
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+            raise InvalidRequest(f"'{key}' must be a whole number or null.", param=key)
+        case _:
+            return _number(key, value)
+
+
+def _tier(value: Any) -> Tier:
+    for tier in Tier:
+        if value == tier.value:
+            return tier
+    choices = ", ".join(f"'{tier.value}'" for tier in Tier)
+    raise InvalidRequest(f"'tier' must be one of {choices}, or null.", param="tier")
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"'{key}' must be a number or null.", param=key)
+    if not math.isfinite(value) or value <= 0:
+        raise InvalidRequest(f"'{key}' must be finite and above zero.", param=key)
+    return float(value)
+
+
+def _plain(key: str, value: Any) -> Any:
+    """``value`` as the API takes it, for the store."""
+    if key == "custom_ceiling_gb":
+        return value / GiB
+    return value.value if isinstance(value, Tier) else value
+
+
+def _by(origin: From, key: str) -> str:
+    option = "custom_ceiling" if key == "custom_ceiling_gb" else key
+    if origin is From.ENVIRONMENT:
+        return f"the environment variable OMLXD_GUARD_{option.upper()}"
+    return f"the flag for guard.{option}"

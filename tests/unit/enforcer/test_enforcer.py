@@ -1,0 +1,245 @@
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from omlxd.enforcer.enforcer import MAX_LOOKS, Enforcer
+from omlxd.enforcer.ports import Activity, GuardPorts
+from omlxd.enforcer.settings import GuardSettings
+from omlxd.policy.actions import Action, MarkPendingUnload, Outcome, Unload, WalkStoreCap
+from omlxd.policy.ceiling import Limits
+from omlxd.policy.pressure import Level
+from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
+from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.units import GiB
+
+CEILING = 10 * GiB
+
+
+class Machine:
+    """A machine of 64 GiB whose use the tests set; the clock moves with each tick."""
+
+    def __init__(self, policy: GuardPolicy | None = None) -> None:
+        self.now = 100.0
+        self.footprint = GiB
+        self.models: tuple[ModelView, ...] = ()
+        self.applied: list[Action] = []
+        self.limits: list[Limits] = []
+        self.idle_checks = 0
+        self.read_error: Exception | None = None
+        self.effect: Callable[[Action], Outcome] = self.take
+        configured = policy or GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING)
+        self.settings = GuardSettings(configured, {}, {}, lambda values: None)
+        self.enforcer = Enforcer(
+            GuardPorts(
+                clock=lambda: self.now,
+                read=self.read,
+                sample=self.sample,
+                models=lambda: self.models,
+                activity=lambda: Activity(
+                    loading=any(m.loading for m in self.models),
+                    active=any(m.busy for m in self.models),
+                    loaded=bool(self.models),
+                ),
+                apply=self.apply,
+                set_limits=self.limits.append,
+                after_tick=self.check_idle,
+            ),
+            self.settings,
+        )
+
+    def check_idle(self) -> None:
+        self.idle_checks += 1
+
+    def read(self, now: float) -> MemoryReading:
+        if self.read_error is not None:
+            raise self.read_error
+        return MemoryReading(
+            now, 64 * GiB, footprint=self.footprint, free=40 * GiB, inactive=0, active=0, external=0
+        )
+
+    async def sample(self) -> AllocatorSample | None:
+        return AllocatorSample(self.now, self.footprint, 0, self.footprint)
+
+    async def apply(self, action: Action) -> Outcome:
+        self.applied.append(action)
+        return self.effect(action)
+
+    def take(self, action: Action) -> Outcome:
+        if isinstance(action, Unload):
+            gone = next(m for m in self.models if m.id == action.model_id)
+            self.models = tuple(m for m in self.models if m is not gone)
+            self.footprint -= gone.bytes
+            return Outcome(action, freed=gone.bytes)
+        return Outcome(action)
+
+    async def tick(self, after: float = 1.0) -> int:
+        self.now += after
+        return await self.enforcer.tick()
+
+    @property
+    def deeds(self) -> list[Action]:
+        return [a for a in self.applied if not isinstance(a, WalkStoreCap)]
+
+
+def model(name: str, size: int, last_used: float, **changes: bool) -> ModelView:
+    idle = ModelView(name, size, 0, False, 0, False, last_used)
+    return replace(idle, **changes)
+
+
+async def test_a_tick_hands_the_limits_on_also_when_all_is_ok() -> None:
+    machine = Machine()
+    await machine.tick()
+    await machine.tick()
+    assert [limits.enabled for limits in machine.limits] == [True, True]
+    assert machine.limits[0].hard_limit == CEILING
+    assert machine.deeds == []
+
+
+async def test_one_tick_unloads_until_the_soft_mark_and_no_further() -> None:
+    machine = Machine()
+    machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2), model("c", 5 * GiB, 3))
+    machine.footprint = int(9.2 * GiB)
+    await machine.tick()
+    assert [a.model_id for a in machine.deeds if isinstance(a, Unload)] == ["a"]
+    assert machine.enforcer.latest is not None
+    assert machine.enforcer.latest.decision.level is Level.OK
+
+
+async def test_a_refused_unload_is_not_asked_for_again_in_the_same_tick() -> None:
+    machine = Machine()
+    machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2))
+    machine.footprint = int(9.9 * GiB)
+    machine.effect = lambda action: Outcome(action, accepted=False)
+    looks = await machine.tick()
+    assert [a.model_id for a in machine.deeds if isinstance(a, Unload)] == ["a", "b"]
+    assert looks < MAX_LOOKS
+
+
+async def test_monitor_mode_decides_the_same_and_does_nothing() -> None:
+    machine = Machine(GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING, enforce=False))
+    machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2))
+    machine.footprint = int(9.9 * GiB)
+    await machine.tick()
+    assert machine.applied == []
+    asked = [a for e in machine.enforcer.record.entries for a in e.decision.actions]
+    assert any(isinstance(a, Unload) for a in asked)
+    assert not machine.limits[-1].enabled
+
+
+async def test_an_action_that_raises_is_refused_and_the_others_go_on() -> None:
+    machine = Machine()
+    machine.models = (model("a", 2 * GiB, 1, busy=True),)
+    machine.models = (replace(machine.models[0], requests=1),)
+    machine.footprint = 13 * GiB
+
+    def fail_first(action: Action) -> Outcome:
+        if len(machine.deeds) == 1:
+            raise RuntimeError("no")
+        return Outcome(action)
+
+    machine.effect = fail_first
+    await machine.tick()
+    assert any(isinstance(a, MarkPendingUnload) for a in machine.deeds)
+
+
+async def test_uneventful_decisions_in_a_row_are_one_entry() -> None:
+    machine = Machine()
+    for _ in range(5):
+        await machine.tick()
+    (entry,) = machine.enforcer.record.entries
+    assert entry.times == 5
+    assert entry.last_at - entry.at == 4.0
+
+
+async def test_followers_hear_of_eventful_decisions() -> None:
+    machine = Machine()
+    heard = []
+
+    async def follow() -> None:
+        async for entry in machine.enforcer.record.follow():
+            heard.append(entry)
+
+    listener = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2))
+    machine.footprint = int(9.2 * GiB)
+    await machine.tick()
+    await asyncio.sleep(0)
+    listener.cancel()
+    assert any(isinstance(a, Unload) for e in heard for a in e.decision.actions)
+    assert [e.number for e in heard] == sorted(e.number for e in heard)
+
+
+async def test_a_tick_that_fails_is_reported_and_the_loop_goes_on() -> None:
+    machine = Machine()
+    machine.read_error = OSError("no /proc")
+    running = asyncio.create_task(machine.enforcer.run())
+    while machine.enforcer.report is None:
+        await asyncio.sleep(0)
+    assert machine.enforcer.failures == 1
+    assert machine.enforcer.report.failed == "OSError: no /proc"
+    assert machine.idle_checks == 1
+    machine.read_error = None
+    machine.enforcer.wake()
+    while machine.enforcer.latest is None:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not machine.enforcer.running
+
+
+async def test_a_wake_during_a_tick_makes_another_tick() -> None:
+    machine = Machine()
+    ticks = 0
+
+    async def sample() -> AllocatorSample | None:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 1:
+            machine.enforcer.wake()
+            await asyncio.sleep(0)
+        return None
+
+    machine.sample = sample  # type: ignore[method-assign]
+    machine.enforcer = Enforcer(
+        GuardPorts(
+            clock=lambda: machine.now,
+            read=machine.read,
+            sample=sample,
+            models=lambda: (),
+            activity=lambda: Activity(False, False, False),
+            apply=machine.apply,
+            set_limits=machine.limits.append,
+            after_tick=machine.check_idle,
+        ),
+        machine.settings,
+    )
+    running = asyncio.create_task(machine.enforcer.run())
+    while machine.idle_checks < 2:
+        await asyncio.sleep(0)
+    running.cancel()
+    assert ticks >= 2
+
+
+async def test_the_pace_follows_activity_and_the_hint() -> None:
+    machine = Machine()
+    await machine.tick()
+    assert machine.enforcer.interval == 30.0
+    machine.models = (model("a", GiB, 1),)
+    assert machine.enforcer.interval == 10.0
+    machine.models = (model("a", GiB, 1, busy=True),)
+    assert machine.enforcer.interval == 1.0
+    machine.models = ()
+    running = asyncio.create_task(machine.enforcer.run())
+    while machine.idle_checks < 1:
+        await asyncio.sleep(0)
+    machine.enforcer.wake(active=True)
+    while machine.idle_checks < 2:
+        await asyncio.sleep(0)
+    assert machine.enforcer.interval == 1.0
+    machine.now += 61.0
+    assert machine.enforcer.interval == 30.0
+    running.cancel()
