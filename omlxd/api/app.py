@@ -1,0 +1,43 @@
+"""The HTTP application: every layer and route, made of the services it is given."""
+
+from fastapi import FastAPI
+
+from omlxd.api import errors
+from omlxd.api.body import BodyLimit
+from omlxd.api.control import control_routes
+from omlxd.api.envelope import Envelope
+from omlxd.api.open_requests import OpenRequests
+from omlxd.api.openai.chat import chat_routes
+from omlxd.api.openai.completions import completion_routes
+from omlxd.api.security import CallerCheck, callers
+from omlxd.api.services import Services
+
+
+def create_app(services: Services) -> FastAPI:
+    """An ASGI application; any number may exist, each with its own requests."""
+    identity, options = services.identity, services.options
+    app = FastAPI(
+        title="omlxd",
+        version=identity.version,
+        docs_url=None,  # these pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    errors.install(app)
+    open_requests = OpenRequests(identity.clock)
+    app.include_router(chat_routes(services, open_requests))
+    app.include_router(completion_routes(services, open_requests))
+    app.include_router(control_routes(services, open_requests))
+    # Each of these wraps what was added before it: the envelope is the outermost.
+    app.add_middleware(BodyLimit, limit=options.max_body)
+    app.add_middleware(
+        CallerCheck,
+        callers=callers(
+            bound_host=identity.host,
+            port=identity.port,
+            extra_hosts=options.allowed_hosts,
+            origins=options.allowed_origins,
+        ),
+    )
+    app.add_middleware(Envelope)
+    return app

@@ -1,0 +1,154 @@
+"""Routes about the server and its models: health, status, versions, listing, load and unload.
+
+None of the GET routes waits for anything or touches a model.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from omlxd.api.connection import while_connected
+from omlxd.api.open_requests import OpenRequest, OpenRequests
+from omlxd.api.openai.parameters import IGNORED, REFUSED
+from omlxd.api.services import Services
+from omlxd.engine.generation import RequestView
+from omlxd.pool.catalog import CatalogModel, ModelKind
+from omlxd.pool.status import ModelStatus
+
+_WORKING = frozenset({"ready", "draining"})
+_LISTED_TYPES = {
+    ModelKind.LANGUAGE: "llm",
+    ModelKind.VISION_LANGUAGE: "vlm",
+    ModelKind.EMBEDDING: "embeddings",
+}
+
+
+def control_routes(services: Services, open_requests: OpenRequests) -> APIRouter:
+    routes = APIRouter(tags=["control"])
+    identity = services.identity
+
+    @routes.api_route("/health", methods=["GET", "HEAD"])
+    async def health() -> dict[str, Any]:
+        """Alive; answers whatever else is going on."""
+        return {
+            "status": services.phase().value,
+            "version": identity.version,
+            "instance_id": identity.instance_id,
+            "uptime": round(identity.uptime, 3),
+        }
+
+    @routes.api_route("/ready", methods=["GET", "HEAD"])
+    async def ready() -> dict[str, Any]:
+        """200 once requests are served; models may still be preloading."""
+        services.refuse_unless_ready()
+        return {"status": "ready", "preloading": list(services.pool.preloading)}
+
+    @routes.get("/status")
+    async def status() -> Response:
+        guard = services.guard_status() if services.guard_status is not None else {}
+        return JSONResponse({**guard, **_status(services, open_requests)})
+
+    @routes.get("/v1/version")
+    async def version() -> dict[str, str]:
+        return {"version": identity.version}
+
+    @routes.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        statuses = {status.id: status for status in services.pool.statuses()}
+        catalog = services.pool.catalog
+        data = [_listed(model, statuses.get(model.id)) for model in catalog.models.values()]
+        return {"object": "list", "data": data}
+
+    @routes.get("/v1/models/{model_id:path}")
+    async def one_model(model_id: str) -> dict[str, Any]:
+        model = services.pool.resolve(model_id)
+        statuses = {status.id: status for status in services.pool.statuses()}
+        return _listed(model, statuses.get(model.id))
+
+    @routes.post("/v1/models/{model_id:path}/load")
+    async def load(model_id: str, request: Request) -> dict[str, Any]:
+        """Answers once it is in memory; a load that nobody else waits for ends with its client."""
+        services.refuse_unless_ready()
+        model = services.pool.resolve(model_id)
+        facts = await while_connected(request.receive, services.pool.load(model.id))
+        return {"id": model.id, "state": "ready", "weights_bytes": facts.weights_bytes}
+
+    @routes.post("/v1/models/{model_id:path}/unload")
+    async def unload(model_id: str) -> dict[str, Any]:
+        """Answers once it is out of memory, after its running requests. Asked for is asked for:
+        a client that leaves does not take it back."""
+        model = services.pool.resolve(model_id)
+        return {"id": model.id, "freed_bytes": await services.pool.unload(model.id)}
+
+    return routes
+
+
+def _status(services: Services, open_requests: OpenRequests) -> dict[str, Any]:
+    identity, catalog = services.identity, services.pool.catalog
+    return {
+        "server": {
+            "status": services.phase().value,
+            "version": identity.version,
+            "instance_id": identity.instance_id,
+            "host": identity.host,
+            "port": identity.port,
+            "uptime": round(identity.uptime, 3),
+            "preloading": list(services.pool.preloading),
+            "model_roots": [
+                {"path": root.path, "state": root.state.value, "detail": root.detail}
+                for root in catalog.roots
+            ],
+            "skipped": [asdict(skipped) for skipped in catalog.skipped],
+        },
+        "models": [_model_status(status) for status in services.pool.statuses()],
+        "requests": [
+            *(_early_status(entry, age) for entry, age in open_requests.before_engine()),
+            *(_request_status(view) for view in services.requests()),
+        ],
+        "parameters": {"ignored": sorted(IGNORED), "refused": sorted(REFUSED)},
+    }
+
+
+def _model_status(status: ModelStatus) -> dict[str, Any]:
+    total = status.total_bytes
+    progress = (status.loaded_bytes or 0) / total if total else None
+    kind = status.kind.value if status.kind else None
+    return {**asdict(status), "kind": kind, "progress": progress}
+
+
+def _request_status(view: RequestView) -> dict[str, Any]:
+    return {**asdict(view), "phase": view.phase.value, "age": round(view.age, 3)}
+
+
+def _early_status(entry: OpenRequest, age: float) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "model_id": entry.model_id,
+        "phase": entry.stage.value,
+        "age": round(age, 3),
+        "prompt_done": 0,
+        "prompt_total": None,
+        "completion_tokens": 0,
+    }
+
+
+def _listed(model: CatalogModel, status: ModelStatus | None) -> dict[str, Any]:
+    """OpenAI's model object, and beside it what other clients look for."""
+    state = status.state if status else "absent"
+    context = status.context_length if status else model.context_length
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": model.created,
+        "owned_by": model.id.rpartition("/")[0] or "local",
+        "type": _LISTED_TYPES.get(model.kind, model.kind.value),
+        "architecture": model.model_type,
+        "quantization": model.quantization,
+        "context_length": context,
+        "max_context_length": model.context_length,
+        "state": state,
+        "loaded": state in _WORKING,
+        "size_bytes": model.weights_bytes,
+    }

@@ -1,0 +1,117 @@
+"""POST /v1/chat/completions."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlxd.api.connection import Exchange
+from omlxd.api.open_requests import OpenRequest, OpenRequests
+from omlxd.api.openai.answering import Answering, Choice
+from omlxd.api.openai.ask import Ask, Asked, make_ask
+from omlxd.api.openai.logprobs import chat_logprobs
+from omlxd.api.openai.messages import template_messages
+from omlxd.api.openai.parameters import refuse_unsupported
+from omlxd.api.openai.wire import ChatRequest
+from omlxd.api.services import Services
+from omlxd.backend.sequence import FinishReason
+from omlxd.engine.answer import AnswerDelta
+from omlxd.errors import InvalidRequest
+from omlxd.text.protocol import Tokenizer
+
+log = structlog.get_logger(__name__)
+
+
+def chat_routes(services: Services, open_requests: OpenRequests) -> APIRouter:
+    routes = APIRouter(tags=["openai"])
+
+    @routes.post("/v1/chat/completions")
+    async def chat_completions(request: Request, body: ChatRequest) -> Response:
+        services.refuse_unless_ready()
+        unknown = refuse_unsupported(body.model_extra or {})
+        if unknown:
+            log.info("parameters_ignored", names=unknown)
+        if body.top_logprobs is not None and not body.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
+        messages = template_messages(body.messages)
+        request_id = f"chatcmpl-{secrets.token_hex(12)}"
+
+        async def prepare(entry: OpenRequest) -> tuple[Ask, ChatWire]:
+            model = services.pool.resolve(body.model)
+            entry.model_id = model.id
+            tokenizer = await services.pool.tokenizer(model.id)
+            prompt = await services.prompts.chat_prompt(
+                tokenizer,
+                messages,
+                model=model.id,
+                template_arguments=services.pool.settings(model.id).template_arguments or {},
+            )
+            top = (body.top_logprobs or 0) if body.logprobs else None
+            ask = make_ask(
+                services, request_id, body, Asked(model, tokenizer, [prompt], "messages", top)
+            )
+            created = int(services.identity.unix_clock())
+            return ask, ChatWire(request_id, created, model.id, tokenizer, bool(body.logprobs))
+
+        answering = Answering(services, open_requests, request_id)
+        if not body.stream:
+            whole = await answering.whole(request.receive, prepare)
+            return Response(whole, media_type="application/json")
+        return Exchange(
+            lambda receive, send: answering.stream(receive, send, prepare, usage=body.wants_usage)
+        )
+
+    return routes
+
+
+@dataclass(frozen=True, slots=True)
+class ChatWire:
+    """OpenAI's chat objects of one request."""
+
+    id: str
+    created: int
+    model: str
+    tokenizer: Tokenizer
+    logprobs: bool
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        return self._chunk(index, {"role": "assistant", "content": ""}, None)
+
+    def delta(self, index: int, delta: AnswerDelta) -> dict[str, Any]:
+        chunk = self._chunk(index, {"content": delta.text}, None)
+        if self.logprobs:
+            chunk["choices"][0]["logprobs"] = chat_logprobs(self.tokenizer, delta.tokens)
+        return chunk
+
+    def ending(self, index: int, finish: FinishReason) -> dict[str, Any]:
+        return self._chunk(index, {}, finish.value)
+
+    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **self._head("chat.completion"),
+            "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
+            "usage": usage,
+        }
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        content = "".join(choice.text)
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": content, "refusal": None},
+            "logprobs": chat_logprobs(self.tokenizer, choice.tokens) if self.logprobs else None,
+            "finish_reason": choice.finish.value if choice.finish else None,
+        }
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

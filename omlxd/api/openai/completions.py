@@ -1,0 +1,121 @@
+"""POST /v1/completions."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlxd.api.connection import Exchange
+from omlxd.api.open_requests import OpenRequest, OpenRequests
+from omlxd.api.openai.answering import Answering, Choice
+from omlxd.api.openai.ask import Ask, Asked, make_ask
+from omlxd.api.openai.logprobs import completion_logprobs
+from omlxd.api.openai.parameters import refuse_unsupported
+from omlxd.api.openai.wire import CompletionRequest
+from omlxd.api.services import Services
+from omlxd.backend.sequence import FinishReason
+from omlxd.engine.answer import AnswerDelta
+from omlxd.errors import InvalidRequest
+from omlxd.text.protocol import Tokenizer
+
+log = structlog.get_logger(__name__)
+
+
+def completion_routes(services: Services, open_requests: OpenRequests) -> APIRouter:
+    routes = APIRouter(tags=["openai"])
+
+    @routes.post("/v1/completions")
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        services.refuse_unless_ready()
+        unknown = refuse_unsupported(body.model_extra or {})
+        if unknown:
+            log.info("parameters_ignored", names=unknown)
+        prompts = body.prompts
+        most = services.options.max_prompts
+        if len(prompts) > most:
+            raise InvalidRequest(
+                f"prompt: {len(prompts)} prompts; one request may have {most} (api.max_prompts).",
+                param="prompt",
+            )
+        request_id = f"cmpl-{secrets.token_hex(12)}"
+
+        async def prepare(entry: OpenRequest) -> tuple[Ask, CompletionWire]:
+            model = services.pool.resolve(body.model)
+            entry.model_id = model.id
+            tokenizer = await services.pool.tokenizer(model.id)
+            tokens = [await services.prompts.completion_prompt(tokenizer, p) for p in prompts]
+            asked = Asked(model, tokenizer, tokens, "prompt", body.logprobs)
+            ask = make_ask(services, request_id, body, asked)
+            created = int(services.identity.unix_clock())
+            logprobs = body.logprobs is not None
+            return ask, CompletionWire(request_id, created, model.id, tokenizer, logprobs)
+
+        answering = Answering(services, open_requests, request_id)
+        if not body.stream:
+            whole = await answering.whole(request.receive, prepare)
+            return Response(whole, media_type="application/json")
+        return Exchange(
+            lambda receive, send: answering.stream(receive, send, prepare, usage=body.wants_usage)
+        )
+
+    return routes
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionWire:
+    """OpenAI's text completion objects of one request; chunks and whole have one form."""
+
+    id: str
+    created: int
+    model: str
+    tokenizer: Tokenizer
+    logprobs: bool
+    _offsets: dict[int, int] = field(default_factory=dict)
+    """Choice -> characters sent, for the offsets of its next tokens."""
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        return None
+
+    def delta(self, index: int, delta: AnswerDelta) -> dict[str, Any]:
+        logprobs = None
+        if self.logprobs:
+            offset = self._offsets.get(index, 0)
+            logprobs, self._offsets[index] = completion_logprobs(
+                self.tokenizer, delta.tokens, offset
+            )
+        return self._body([_choice(index, delta.text, logprobs, None)])
+
+    def ending(self, index: int, finish: FinishReason) -> dict[str, Any]:
+        return self._body([_choice(index, "", None, finish.value)])
+
+    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {**self._body([]), "usage": usage}
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        return {**self._body([self._whole(i, c) for i, c in enumerate(choices)]), "usage": usage}
+
+    def _whole(self, index: int, choice: Choice) -> dict[str, Any]:
+        logprobs = None
+        if self.logprobs:
+            logprobs, _ = completion_logprobs(self.tokenizer, choice.tokens, 0)
+        finish = choice.finish.value if choice.finish else None
+        return _choice(index, "".join(choice.text), logprobs, finish)
+
+    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def _choice(
+    index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None
+) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}

@@ -1,0 +1,124 @@
+"""The bodies of OpenAI's chat and text completion requests, as far as they are implemented."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+
+MOST_STOPS = 16
+LONGEST_STOP = 1000
+MOST_LOGPROBS = 20
+MOST_BIASES = 2048
+
+Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+MaxTokens = Annotated[int | None, Field(ge=1)]
+Penalty = Annotated[float | None, Field(ge=-2, le=2)]
+
+
+def _shape(value: Any) -> str:
+    return "<list>" if isinstance(value, list) else "<text>"
+
+
+class WireModel(BaseModel):
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(WireModel):
+    include_usage: bool | None = None
+
+
+class GenerationFields(WireModel):
+    """What both endpoints share. None is "not said"."""
+
+    model: Annotated[str | None, Field(max_length=500)] = None
+    max_tokens: MaxTokens = None
+    max_completion_tokens: MaxTokens = None
+    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
+    top_p: Annotated[float | None, Field(ge=0, le=1)] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=1_000_000)] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1)] = None
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**64)] = None
+    repetition_penalty: Annotated[float | None, Field(gt=0, le=10)] = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    logit_bias: Annotated[
+        dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None,
+        Field(max_length=MOST_BIASES),
+    ] = None
+    stop: Annotated[
+        Annotated[Stop | None, Tag("<text>")]
+        | Annotated[list[Stop], Field(max_length=MOST_STOPS), Tag("<list>")],
+        Discriminator(_shape),
+    ] = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class Part(WireModel):
+    type: str
+    text: str | None = None
+
+
+Content = Annotated[
+    Annotated[str | None, Tag("<text>")] | Annotated[list[Part], Tag("<list>")],
+    Discriminator(_shape),
+]
+
+
+class Message(WireModel):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Content = None
+    name: str | None = None
+
+
+class ChatRequest(GenerationFields):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+
+
+def _prompt_shape(value: Any) -> str:
+    if not isinstance(value, list):
+        return "<text>"
+    if value and isinstance(value[0], list):
+        return "<token lists>"
+    return "<tokens>" if value and isinstance(value[0], int) else "<texts>"
+
+
+TokenList = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Prompt = Annotated[
+    Annotated[str, Tag("<text>")]
+    | Annotated[list[str], Field(min_length=1), Tag("<texts>")]
+    | Annotated[TokenList, Tag("<tokens>")]
+    | Annotated[list[TokenList], Tag("<token lists>")],
+    Discriminator(_prompt_shape),
+]
+
+
+class CompletionRequest(GenerationFields):
+    prompt: Prompt
+    logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _boolean(cls, value: Any) -> Any:
+        # Some clients send chat's boolean: true is the chosen token's alone.
+        return {True: 0, False: None}[value] if isinstance(value, bool) else value
+
+    @property
+    def prompts(self) -> tuple[str | list[int], ...]:
+        """One entry a choice."""
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        if isinstance(self.prompt[0], int):
+            return ([token for token in self.prompt if isinstance(token, int)],)
+        return tuple(item for item in self.prompt if not isinstance(item, int))

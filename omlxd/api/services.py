@@ -1,0 +1,145 @@
+"""What the routes need of the daemon: given once, when the application is made."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from omlxd.api.options import ApiOptions
+from omlxd.backend.sequence import SequenceSpec
+from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
+from omlxd.engine.messages import ModelFacts
+from omlxd.errors import OmlxdError, ShuttingDown, Starting
+from omlxd.pool.catalog import Catalog, CatalogModel
+from omlxd.pool.options import ModelSettings
+from omlxd.pool.status import ModelStatus
+from omlxd.text.protocol import Tokenizer
+
+
+class Generation(Protocol):
+    """One running request; ends after the token with ``finish``, or raises what it failed with."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def completion_tokens(self) -> int: ...
+
+    @property
+    def cached_tokens(self) -> int: ...
+
+    def __aiter__(self) -> AsyncIterator[PromptProgress | TokensArrived]: ...
+
+    def cancel(self, error: OmlxdError | None = None) -> None: ...
+
+
+class Lease(Protocol):
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    def submit(self, sequence: SequenceSpec) -> Generation: ...
+
+
+class Pool(Protocol):
+    """The part of ``pool.EnginePool`` that the API calls."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+
+    @property
+    def preloading(self) -> tuple[str, ...]: ...
+
+    def resolve(self, name: str | None) -> CatalogModel: ...
+
+    def settings(self, model_id: str) -> ModelSettings: ...
+
+    def context_length(self, model_id: str) -> int | None: ...
+
+    async def tokenizer(self, model_id: str) -> Tokenizer: ...
+
+    def acquire(
+        self, model_id: str, *, request_id: str, deadline: float | None = None
+    ) -> AbstractAsyncContextManager[Lease]: ...
+
+    async def load(self, model_id: str) -> ModelFacts: ...
+
+    async def unload(self, model_id: str) -> int: ...
+
+    def statuses(self) -> tuple[ModelStatus, ...]: ...
+
+
+class Prompts(Protocol):
+    """``text.template.PromptMaker``."""
+
+    async def chat_prompt(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        model: str,
+        template_arguments: Mapping[str, Any],
+    ) -> list[int]: ...
+
+    async def completion_prompt(
+        self, tokenizer: Tokenizer, prompt: str | Sequence[int]
+    ) -> list[int]: ...
+
+
+class Phase(Enum):
+    """Of the daemon's life."""
+
+    STARTING = "starting"
+    READY = "ok"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who answers.
+
+    Attributes:
+        host, port: as bound; the port is the real one, never 0.
+        started_at: of ``clock``; clock: seconds that go on while the machine sleeps.
+        unix_clock: seconds since 1970.
+    """
+
+    instance_id: str
+    version: str
+    host: str
+    port: int
+    started_at: float
+    clock: Callable[[], float]
+    unix_clock: Callable[[], float]
+
+    @property
+    def uptime(self) -> float:
+        return max(self.clock() - self.started_at, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything behind the routes. The callables answer from memory and never wait.
+
+    Attributes:
+        requests: what the device thread holds now.
+        guard_status: further keys of ``/status``; None before there is a guard.
+    """
+
+    identity: Identity
+    options: ApiOptions
+    pool: Pool
+    prompts: Prompts
+    phase: Callable[[], Phase]
+    requests: Callable[[], tuple[RequestView, ...]]
+    guard_status: Callable[[], Mapping[str, Any]] | None = None
+
+    def refuse_unless_ready(self) -> None:
+        """Raises Starting or ShuttingDown."""
+        match self.phase():
+            case Phase.STARTING:
+                raise Starting("The server is starting.", retry_after=1.0)
+            case Phase.DRAINING:
+                raise ShuttingDown("The server is shutting down.", retry_after=5.0)
+            case Phase.READY:
+                pass

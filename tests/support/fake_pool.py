@@ -1,0 +1,288 @@
+"""Pool, prompts and generations that do what a test's script says; tokens are bytes."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from omlxd.api.options import ApiOptions
+from omlxd.api.services import Identity, Phase, Services
+from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
+from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
+from omlxd.engine.messages import ModelFacts
+from omlxd.errors import ModelNotFound, OmlxdError
+from omlxd.pool.catalog import Catalog, CatalogModel, ModelKind, RootState, RootStatus
+from omlxd.pool.options import ModelSettings
+from omlxd.pool.status import ModelStatus
+from omlxd.text.options import TextOptions
+from omlxd.text.protocol import Joining
+from omlxd.text.template import PromptMaker
+
+EOS = 256
+FACTS = ModelFacts(weights_bytes=1000, vocab_size=300, cache_kinds=("KVCache",))
+
+
+class ByteTokenizer:
+    """Token ids are bytes; 256 ends an answer."""
+
+    vocab_size = 257
+    stop_tokens = frozenset({EOS})
+    special_tokens = frozenset({EOS})
+    joining: Joining = "bytes"
+
+    def __init__(self, *, has_chat_template: bool = True) -> None:
+        self.has_chat_template = has_chat_template
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return bytes(t for t in tokens if t < 256).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"<eos>" if token == EOS else bytes([token])
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, template_arguments: Mapping[str, Any]
+    ) -> str:
+        return "".join(f"{m['role']}: {m['content']}\n" for m in messages)
+
+
+# Steps of a script
+
+
+@dataclass(frozen=True)
+class Progress:
+    done: int
+    total: int
+    cached: int = 0
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tokens of ``text``, in one event; ``split``: an event each."""
+
+    text: str | bytes
+    split: bool = True
+
+
+@dataclass(frozen=True)
+class End:
+    reason: FinishReason = FinishReason.STOP
+    """STOP comes as a stop token, LENGTH marks the last one said before."""
+
+
+@dataclass(frozen=True)
+class Fail:
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing happens until ``gate`` is set."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+Step = Progress | Say | End | Fail | Wait
+
+
+class ScriptedGeneration:
+    def __init__(self, spec: SequenceSpec, script: Sequence[Step], reading: asyncio.Event) -> None:
+        self.spec = spec
+        self.prompt_tokens = len(spec.prompt)
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.cancelled = 0
+        self._reading = reading
+        self._script = script
+
+    def __aiter__(self) -> AsyncIterator[PromptProgress | TokensArrived]:
+        return self._events()
+
+    async def _events(self) -> AsyncIterator[PromptProgress | TokensArrived]:
+        self._reading.set()
+        for step in self._script:
+            match step:
+                case Progress():
+                    self.cached_tokens = step.cached
+                    yield PromptProgress(step.done, step.total, step.cached)
+                case Say():
+                    data = step.text.encode() if isinstance(step.text, str) else step.text
+                    for piece in [bytes([b]) for b in data] if step.split else [data]:
+                        yield self._tokens(piece)
+                case End():
+                    yield self._last(step.reason)
+                    return
+                case Fail():
+                    raise step.error
+                case Wait():
+                    await step.gate.wait()
+
+    def _tokens(self, data: bytes) -> TokensArrived:
+        self.completion_tokens += len(data)
+        return TokensArrived(tuple(self._new(b) for b in data))
+
+    def _new(self, token: int, finish: FinishReason | None = None) -> NewToken:
+        if self.spec.top_logprobs is None:
+            return NewToken(token, finish=finish)
+        best = tuple((token - i, -0.5 - i) for i in range(self.spec.top_logprobs))
+        return NewToken(token, logprob=-0.5, top=best, finish=finish)
+
+    def _last(self, reason: FinishReason) -> TokensArrived:
+        self.completion_tokens += 1
+        token = EOS if reason is FinishReason.STOP else ord(".")
+        return TokensArrived((self._new(token, reason),))
+
+    def cancel(self, error: OmlxdError | None = None) -> None:
+        self.cancelled += 1
+
+
+def model(name: str = "org/tiny", **changes: Any) -> CatalogModel:
+    return replace(
+        CatalogModel(
+            id=name,
+            path=f"/models/{name}",
+            kind=ModelKind.LANGUAGE,
+            model_type="llama",
+            architecture="LlamaForCausalLM",
+            weights_bytes=1000,
+            vision_bytes=0,
+            context_length=1000,
+            quantization=None,
+            fingerprint="f",
+            created=1_700_000_000,
+            config={},
+            generation={},
+        ),
+        **changes,
+    )
+
+
+class ScriptedLease:
+    def __init__(self, pool: "FakePool") -> None:
+        self.facts = FACTS
+        self._pool = pool
+
+    def submit(self, sequence: SequenceSpec) -> ScriptedGeneration:
+        if self._pool.submit_error is not None:
+            raise self._pool.submit_error
+        script = self._pool.scripts.popleft() if self._pool.scripts else [Say("hello"), End()]
+        generation = ScriptedGeneration(sequence, script, self._pool.reading)
+        self._pool.generations.append(generation)
+        return generation
+
+
+class FakePool:
+    """``scripts`` are used up one a generation; ``gate`` holds ``acquire`` until it is set."""
+
+    def __init__(self, *models: CatalogModel) -> None:
+        known = models or (model(),)
+        roots = (RootStatus("/models", RootState.OK),)
+        self.catalog = Catalog({m.id: m for m in known}, {}, (), roots)
+        self.preloading: tuple[str, ...] = ()
+        self.scripts: deque[Sequence[Step]] = deque()
+        self.generations: list[ScriptedGeneration] = []
+        self.gate: asyncio.Event | None = None
+        self.acquire_error: Exception | None = None
+        self.submit_error: OmlxdError | None = None
+        self.tokenizer_made: Any = ByteTokenizer()
+        self.model_settings = ModelSettings()
+        self.acquired = 0
+        self.released = 0
+        self.waiting = asyncio.Event()
+        self.reading = asyncio.Event()
+        self.unloads: list[str] = []
+
+    def resolve(self, name: str | None) -> CatalogModel:
+        if name is None:
+            return next(iter(self.catalog.models.values()))
+        if name not in self.catalog.models:
+            raise ModelNotFound(name, ["org/tiny"])
+        return self.catalog.models[name]
+
+    def settings(self, model_id: str) -> ModelSettings:
+        return self.model_settings
+
+    def context_length(self, model_id: str) -> int | None:
+        own = self.catalog.models[model_id].context_length
+        wished = self.model_settings.context_length
+        return own if wished is None or own is None else min(own, wished)
+
+    async def tokenizer(self, model_id: str) -> Any:
+        return self.tokenizer_made
+
+    @asynccontextmanager
+    async def acquire(
+        self, model_id: str, *, request_id: str, deadline: float | None = None
+    ) -> AsyncIterator[ScriptedLease]:
+        self.waiting.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.acquire_error is not None:
+            raise self.acquire_error
+        self.acquired += 1
+        try:
+            yield ScriptedLease(self)
+        finally:
+            self.released += 1
+
+    async def load(self, model_id: str) -> ModelFacts:
+        self.waiting.set()
+        if self.gate is not None:
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.released += 1
+                raise
+        return FACTS
+
+    async def unload(self, model_id: str) -> int:
+        self.unloads.append(model_id)
+        return 1000
+
+    def statuses(self) -> tuple[ModelStatus, ...]:
+        return tuple(
+            ModelStatus(m.id, "absent", m.kind, context_length=self.context_length(m.id))
+            for m in self.catalog.models.values()
+        )
+
+
+@dataclass
+class World:
+    """What a fake daemon consists of; change it before or while requests run."""
+
+    pool: FakePool = field(default_factory=FakePool)
+    options: ApiOptions = field(default_factory=lambda: ApiOptions(hold_start=LONG))
+    phase: Phase = Phase.READY
+    views: tuple[RequestView, ...] = ()
+    now: float = 100.0
+    guard: Mapping[str, Any] | None = None
+    host: str = "127.0.0.1"
+    port: int = 8484
+
+    def services(self) -> Services:
+        identity = Identity(
+            instance_id="i-1",
+            version="1.2.3",
+            host=self.host,
+            port=self.port,
+            started_at=40.0,
+            clock=lambda: self.now,
+            unix_clock=lambda: 1_760_000_000.5,
+        )
+        guard = self.guard
+        return Services(
+            identity=identity,
+            options=self.options,
+            pool=self.pool,
+            prompts=PromptMaker(TextOptions()),
+            phase=lambda: self.phase,
+            requests=lambda: self.views,
+            guard_status=None if guard is None else lambda: guard,
+        )
+
+
+LONG = 60.0
