@@ -15,13 +15,26 @@ class GroupLimit:
     """Its file pages on the LRU lists, which the kernel reclaims before the limit bites."""
 
 
-def own_groups(root: Path) -> tuple[Path, ...]:
-    """Folders of the groups that hold this process, innermost first; empty without cgroup v2.
+def read_mounts(root: Path) -> tuple[tuple[str, str], ...]:
+    """(group at the top of the mount, mount point) of each cgroup2 mount (proc(5), mountinfo).
 
     ``root`` is where ``/`` of the machine lies. Raises OSError when /proc cannot be read.
     """
+    mounts = []
+    for line in (root / "proc/self/mountinfo").read_text().splitlines():
+        fields, _, kind = line.partition(" - ")
+        words = fields.split()
+        if kind.split()[:1] == ["cgroup2"] and len(words) >= 5:
+            mounts.append((_unescape(words[3]), _unescape(words[4])))
+    return tuple(mounts)
+
+
+def own_groups(root: Path, mounts: tuple[tuple[str, str], ...]) -> tuple[Path, ...]:
+    """Folders of the groups that hold this process, innermost first; empty without cgroup v2.
+
+    Raises OSError when /proc cannot be read.
+    """
     own = _own_group((root / "proc/self/cgroup").read_text())
-    mounts = _mounts((root / "proc/self/mountinfo").read_text())
     if own is None or not mounts:
         return ()
     point, below = _place(own, mounts)
@@ -49,18 +62,7 @@ def _own_group(text: str) -> str | None:
     return None
 
 
-def _mounts(text: str) -> list[tuple[str, str]]:
-    """(group at the top of the mount, mount point) of each cgroup2 mount (proc(5), mountinfo)."""
-    mounts = []
-    for line in text.splitlines():
-        fields, _, kind = line.partition(" - ")
-        words = fields.split()
-        if kind.split()[:1] == ["cgroup2"] and len(words) >= 5:
-            mounts.append((_unescape(words[3]), _unescape(words[4])))
-    return mounts
-
-
-def _place(own: str, mounts: list[tuple[str, str]]) -> tuple[str, tuple[str, ...]]:
+def _place(own: str, mounts: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
     for top, point in mounts:
         below = _below(own, top)
         if below is not None:

@@ -2,9 +2,10 @@
 
 import ctypes
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
-from omlxd.host.cgroup import GroupLimit, own_groups, read_limits
+from omlxd.host.cgroup import GroupLimit, own_groups, read_limits, read_mounts
 from omlxd.host.draft import ReadingDraft
 from omlxd.host.fallback import physical_memory, psutil_available
 from omlxd.host.proc_files import parse_kib_fields, parse_pressure
@@ -31,6 +32,10 @@ class LinuxHost:
         self._runtime = runtime or RuntimeMemory()
         self._root = root
         self._available = available
+
+    @cached_property
+    def _mounts(self) -> tuple[tuple[str, str], ...]:
+        return read_mounts(self._root)
 
     def read(self, now: float) -> MemoryReading:
         meminfo = self._fields("proc/meminfo")
@@ -121,8 +126,9 @@ class LinuxHost:
             return {}
 
     def _groups(self) -> tuple[Path, ...]:
+        # The process may be moved to another group at any time; where cgroups are mounted stays.
         try:
-            return own_groups(self._root)
+            return own_groups(self._root, self._mounts)
         except OSError:
             return ()
 

@@ -162,6 +162,14 @@ def test_a_group_outside_of_the_mount_is_read_at_its_top(root: Path, own: str, t
     assert linux(root).read(7.0).total == 8 * GiB
 
 
+def test_a_process_moved_to_another_group_is_followed(root: Path) -> None:
+    group(root, "/box", memory_max=f"{16 * GiB}", memory_current=f"{GiB}")
+    host = linux(root)
+    assert host.read(7.0).total == 64 * GiB
+    write(root, {"proc/self/cgroup": "0::/box\n"})
+    assert host.read(8.0).total == 16 * GiB
+
+
 def test_the_first_version_of_cgroups_is_left_alone(root: Path) -> None:
     mount = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     write(root, {"proc/self/cgroup": "4:memory:/box\n", "proc/self/mountinfo": mount})
