@@ -8,10 +8,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from omlxd.api.options import ApiOptions
+from omlxd.backend.options import BackendOptions
 from omlxd.config.options import LogOptions, ServerOptions
 from omlxd.config.places import Places, places
 from omlxd.config.values import read_table
+from omlxd.enforcer.options import GuardOptions
+from omlxd.engine.options import EngineOptions
 from omlxd.errors import ConfigError
+from omlxd.pool.options import PoolOptions
+from omlxd.text.options import TextOptions
 
 PREFIX = "OMLXD_"
 
@@ -31,6 +37,12 @@ class Config:
     places: Places
     server: ServerOptions = field(default_factory=ServerOptions)
     log: LogOptions = field(default_factory=LogOptions)
+    api: ApiOptions = field(default_factory=ApiOptions)
+    models: PoolOptions = field(default_factory=PoolOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    backend: BackendOptions = field(default_factory=BackendOptions)
+    text: TextOptions = field(default_factory=TextOptions)
+    guard: GuardOptions = field(default_factory=GuardOptions)
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
     """``section.key`` -> where its value comes from."""
 

@@ -45,6 +45,8 @@ def read(value: Any, annotation: Any, field: Field[Any], *, text: bool) -> Any:
 
 
 def _typed(value: Any, kind: Any, *, text: bool) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        return _one_of(value, get_args(kind), text=text)
     if get_origin(kind) is Annotated:
         base, unit = get_args(kind)
         return _bytes(value, text=text) if unit == "bytes" else _number(value, base, text=text)
@@ -61,6 +63,18 @@ def _typed(value: Any, kind: Any, *, text: bool) -> Any:
     if isinstance(value, str):
         return value
     raise BadValue("must be a text")
+
+
+def _one_of(value: Any, kinds: tuple[Any, ...], *, text: bool) -> Any:
+    """The first of several kinds that takes the value."""
+    refusals = []
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return _typed(value, kind, text=text)
+            except BadValue as refusal:
+                refusals.append(str(refusal))
+    raise BadValue(", or ".join(refusals))
 
 
 def _bytes(value: Any, *, text: bool) -> int:

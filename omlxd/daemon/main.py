@@ -1,0 +1,126 @@
+"""The composition root: builds every part, starts and stops them in order, owns the signals."""
+
+import asyncio
+import faulthandler
+import os
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from omlxd.config.load import Config
+from omlxd.daemon.instance import Instance, announce, new_instance, withdraw
+from omlxd.daemon.logs import configure
+
+log = structlog.get_logger(__name__)
+
+EXIT_RESTART = 75
+"""Something died; whoever supervises us should start us again (EX_TEMPFAIL of sysexits.h)."""
+
+
+def serve(config: Config, listener: socket.socket) -> int:
+    """Run the daemon on ``listener`` until it is asked to stop; the exit code."""
+    faulthandler.enable()
+    configure(config.log)
+    instance = new_instance(listener)
+    announce(instance, config.places.state)
+    log.info("listening", url=instance.url, instance=instance.id, version=instance.version)
+    try:
+        return asyncio.run(Daemon(config, listener, instance).run())
+    finally:
+        withdraw(instance, config.places.state)
+
+
+class Daemon:
+    """One run: parts are made in ``_build``, and end in the opposite order."""
+
+    def __init__(self, config: Config, listener: socket.socket, instance: Instance) -> None:
+        self._config = config
+        self._listener = listener
+        self._instance = instance
+        self._stop_asked = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._died: str | None = None
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        # Imported here: the port listens by now, and these take most of the start.
+        from omlxd.daemon.parts import build
+
+        parts = build(self._config, self._listener, self._instance, on_death=self._thread_died)
+        self._spawn("http", parts.server.serve())
+        await parts.server.accepting()
+        log.info("answering", after=round(time.time() - self._instance.started_at, 3))
+        parts.engine.start()
+        self._spawn("start", self._start(parts))
+        await self._stop_asked.wait()
+        return await self._stop(parts)
+
+    async def _start(self, parts: Any) -> None:
+        info = await parts.engine.ready()
+        log.info("runtime_ready", backend=info.name, device=info.device_name)
+        await parts.pool.start()
+        parts.life.started()
+        log.info("ready", after=round(time.time() - self._instance.started_at, 3))
+
+    async def _stop(self, parts: Any) -> int:
+        """Drain, cancel, unload, leave; past the limit a running step is not waited for."""
+        parts.life.drain()
+        config = self._config.server
+        if self._died is None:
+            drained = await parts.life.idle(config.drain_limit, self._hurry)
+            log.info("drained" if drained else "drain_limit_passed")
+        await self._within("pool", config.stop_limit, parts.pool.stop())
+        engine_left = await parts.engine.stop(config.stop_limit)
+        parts.server.stop(config.stop_limit)
+        http = self._tasks["http"]
+        await asyncio.wait({http}, timeout=config.stop_limit)
+        code = 0 if self._died is None else EXIT_RESTART
+        log.info("stopped", code=code, died=self._died)
+        if not engine_left or not http.done():
+            withdraw(self._instance, self._config.places.state)
+            os._exit(code)
+        return code
+
+    async def _within(self, part: str, limit: float, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await asyncio.wait_for(work, limit)
+        except TimeoutError:
+            log.warning("stop_limit_passed", part=part)
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """A named task; if it dies, so does the daemon."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks[name] = task
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or self._stop_asked.is_set():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("task_died", task=task.get_name(), exc_info=error)
+            self._die(task.get_name())
+        elif task.get_name() == "http":
+            log.error("task_ended", task="http")
+            self._die("http")
+
+    def _thread_died(self, error: BaseException) -> None:
+        log.error("thread_died", thread="mlx", exc_info=error)
+        self._die("mlx")
+
+    def _die(self, name: str) -> None:
+        self._died = self._died or name
+        self._stop_asked.set()
+
+    def _signalled(self, number: int) -> None:
+        log.info("signal", signal=signal.Signals(number).name)
+        if self._stop_asked.is_set():
+            self._hurry.set()
+        self._stop_asked.set()
