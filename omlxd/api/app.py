@@ -6,7 +6,6 @@ from omlxd.api import errors
 from omlxd.api.body import BodyLimit
 from omlxd.api.control import control_routes
 from omlxd.api.envelope import Envelope
-from omlxd.api.open_requests import OpenRequests
 from omlxd.api.openai.chat import chat_routes
 from omlxd.api.openai.completions import completion_routes
 from omlxd.api.security import CallerCheck, callers
@@ -24,7 +23,7 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     errors.install(app)
-    open_requests = OpenRequests(identity.clock)
+    open_requests = services.open_requests
     app.include_router(chat_routes(services, open_requests))
     app.include_router(completion_routes(services, open_requests))
     app.include_router(control_routes(services, open_requests))

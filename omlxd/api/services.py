@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
@@ -123,6 +124,7 @@ class Services:
 
     Attributes:
         requests: what the device thread holds now.
+        open_requests: what the routes hold; others may count it.
         guard_status: further keys of ``/status``; None before there is a guard.
     """
 
@@ -132,6 +134,7 @@ class Services:
     prompts: Prompts
     phase: Callable[[], Phase]
     requests: Callable[[], tuple[RequestView, ...]]
+    open_requests: OpenRequests
     guard_status: Callable[[], Mapping[str, Any]] | None = None
 
     def refuse_unless_ready(self) -> None:
