@@ -1,67 +1,94 @@
-"""What the daemon remembers by itself: JSON files that are whole or absent, never half written."""
+"""Small JSON files that survive a crash: written whole or not at all, never silently lost."""
 
+import contextlib
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-MODE = 0o600
+LARGEST = 16 * 1024 * 1024
+"""Bytes; what the daemon remembers is small, so a larger file is not one of its own."""
 
 
-class Damaged(Exception):
-    """A file that did not read as JSON; it was moved to ``aside``, so nothing is lost."""
+class DamagedFile(Exception):
+    """A state file that cannot be understood; it was moved to ``aside``, None if not even that.
 
-    def __init__(self, path: Path, aside: Path, why: str) -> None:
-        super().__init__(f"{path} is damaged ({why}); it was moved to {aside}")
+    The next ``read_json`` finds nothing, so its owner may go on with its defaults.
+    """
+
+    def __init__(self, path: Path, aside: Path | None, reason: str) -> None:
+        kept = f"; it was kept as {aside.name}" if aside is not None else ""
+        super().__init__(f"{path.name} {reason}{kept}")
         self.path = path
         self.aside = aside
+        self.reason = reason
+
+
+def read_json(path: Path) -> Any | None:
+    """What was written to ``path``; None when there is no such file.
+
+    Raises DamagedFile when it is there and is not JSON, and OSError when it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > LARGEST:
+        raise DamagedFile(path, _move_aside(path), "is far too large")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(path, _move_aside(path), "is not valid JSON") from error
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace ``path`` with ``value`` in one step, readable by its owner only.
+    """Put ``value`` in place of what ``path`` held; readable by its owner only.
 
-    The folder must exist. Raises OSError; the old file is then untouched.
+    After a crash the file holds the old value or the new one. Raises OSError (the old value
+    is still there), ValueError or TypeError for what JSON cannot hold.
     """
-    body = json.dumps(value, indent=2, allow_nan=False).encode() + b"\n"
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # mkstemp makes the file with mode 0600 and follows no link.
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), MODE)
-            file.write(body)
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
     _sync_folder(path.parent)
 
 
-def read_json(path: Path) -> Any | None:
-    """The value in ``path``; None when there is no such file. Raises Damaged, OSError."""
+def sweep(folder: Path) -> int:
+    """Remove what interrupted writes left behind; how many files. Called at start."""
+    left = list(folder.glob(".*.json.*.tmp"))
+    for path in left:
+        path.unlink(missing_ok=True)
+    return len(left)
+
+
+def _move_aside(path: Path) -> Path | None:
+    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
-        body = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        aside = _free_name(path)
         os.replace(path, aside)
-        raise Damaged(path, aside, str(error)) from None
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
+    except OSError:
+        return None
     return aside
 
 
 def _sync_folder(folder: Path) -> None:
+    """So that the new name survives a power loss; some volumes refuse, and lose only that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
     finally:
         os.close(handle)

@@ -1,57 +1,98 @@
-import json
+"""State files: whole or not at all, private, and never silently lost."""
+
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from omlxd.store import Damaged, read_json, write_json
+from omlxd import store
+from omlxd.store import DamagedFile, read_json, sweep, write_json
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"x": [1, None, "ü"]})
-    assert read_json(tmp_path / "a.json") == {"x": [1, None, "ü"]}
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "state.json"
+    value = {"model": "org/ü", "sizes": [1, None, 2.5]}
+    write_json(path, value)
+    assert read_json(path) == value
+    assert [p.name for p in path.parent.iterdir()] == ["state.json"]
 
 
-def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {})
-    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o600
+def test_a_file_that_was_never_written_is_none(tmp_path: Path) -> None:
+    assert read_json(tmp_path / "state.json") is None
 
 
-def test_an_absent_file_is_none(tmp_path: Path) -> None:
-    assert read_json(tmp_path / "a.json") is None
+def test_files_and_their_folder_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "state.json"
+    old_mask = os.umask(0)
+    try:
+        write_json(path, {})
+        write_json(path, {"again": True})
+    finally:
+        os.umask(old_mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_damaged_file_is_moved_aside_and_nothing_is_lost(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    for number in (1, 2):
-        path.write_text(f"{{half {number}")
-        with pytest.raises(Damaged) as caught:
-            read_json(path)
-        assert caught.value.aside.read_text() == f"{{half {number}"
-        assert not path.exists()
+def test_a_value_that_json_cannot_hold_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    write_json(path, {"good": 1})
+    for bad in (float("nan"), {1, 2}, object()):
+        with pytest.raises((ValueError, TypeError)):
+            write_json(path, {"bad": bad})
+    assert read_json(path) == {"good": 1}
+    assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_value_that_is_no_json_leaves_the_old_file_and_no_trace(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, 1)
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(path, float("nan"))
-    assert json.loads(path.read_text()) == 1
-    assert os.listdir(tmp_path) == ["a.json"]
-
-
-def test_a_failing_write_leaves_the_old_file(
+def test_a_failed_write_leaves_the_old_value_and_no_litter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, 1)
+    path = tmp_path / "state.json"
+    write_json(path, {"good": 1})
 
-    def full(*_: object) -> None:
+    def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="space"):
-        write_json(path, 2)
-    assert read_json(path) == 1
-    assert os.listdir(tmp_path) == ["a.json"]
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_json(path, {"new": 2})
+    assert read_json(path) == {"good": 1}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x'])
+def test_a_damaged_file_is_moved_aside_and_reported(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "state.json"
+    path.write_bytes(damage)
+    with pytest.raises(DamagedFile, match=r"state\.json is not valid JSON") as caught:
+        read_json(path)
+    assert caught.value.aside is not None
+    assert caught.value.aside.read_bytes() == damage
+    assert read_json(path) is None
+
+
+def test_a_file_too_large_to_be_ours_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LARGEST", 10)
+    path = tmp_path / "state.json"
+    path.write_text('"' + "x" * 20 + '"')
+    with pytest.raises(DamagedFile, match="too large"):
+        read_json(path)
+
+
+def test_a_link_is_replaced_and_what_it_points_to_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("1")
+    path = tmp_path / "state.json"
+    path.symlink_to(other)
+    write_json(path, 2)
+    assert other.read_text() == "1"
+    assert not path.is_symlink()
+
+
+def test_what_interrupted_writes_left_is_swept(tmp_path: Path) -> None:
+    write_json(tmp_path / "state.json", 1)
+    (tmp_path / ".state.json.abc.tmp").write_text("half")
+    assert sweep(tmp_path) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
