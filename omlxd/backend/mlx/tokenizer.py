@@ -63,11 +63,19 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
     except Exception as error:
         # tokenizers raises plain Exception for a damaged file, transformers nearly anything.
         log.exception("tokenizer_load_failed", path=path)
-        raise ModelBroken(
-            f"The tokenizer in {path} cannot be loaded from its tokenizer.json or "
-            f"tokenizer.model (code in a model folder is never run): {error}",
-            path=path,
-        ) from error
+        raise ModelBroken(_what_is_wrong(path, error), path=path) from error
+
+
+def _what_is_wrong(path: str, error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return (
+            f"The tokenizer in {path} needs code of its own (auto_map in tokenizer_config.json), "
+            "and code in a model folder is never run. Use a conversion with a plain tokenizer.json."
+        )
+    return (
+        f"The tokenizer in {path} cannot be loaded from its tokenizer.json or tokenizer.model: "
+        f"{type(error).__name__}: {error}"
+    )
 
 
 class MlxTokenizer:
