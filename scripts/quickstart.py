@@ -133,7 +133,7 @@ def load(client: httpx.Client, model: str) -> None:
     """Has the model loaded, and says how far it is once a second."""
     say(f"loading {model}")
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(client.post, f"/v1/models/{model}/load", timeout=600)
+        loading = pool.submit(client.post, f"/v1/models/{model}/load", json={}, timeout=600)
         while not settled(loading):
             entry = status_of(client, model)
             done = entry.get("progress")
