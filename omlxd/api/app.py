@@ -13,7 +13,7 @@ from omlxd.api.services import Services
 
 
 def create_app(services: Services) -> FastAPI:
-    """An ASGI application; any number may exist, each with its own requests."""
+    """An ASGI application without state of its own; any number may exist."""
     identity, options = services.identity, services.options
     app = FastAPI(
         title="omlxd",
@@ -21,12 +21,12 @@ def create_app(services: Services) -> FastAPI:
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     errors.install(app)
-    open_requests = services.open_requests
-    app.include_router(chat_routes(services, open_requests))
-    app.include_router(completion_routes(services, open_requests))
-    app.include_router(control_routes(services, open_requests))
+    app.include_router(chat_routes(services))
+    app.include_router(completion_routes(services))
+    app.include_router(control_routes(services))
     # Each of these wraps what was added before it: the envelope is the outermost.
     app.add_middleware(BodyLimit, limit=options.max_body)
     app.add_middleware(

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from omlxd.api.connection import while_connected
-from omlxd.api.open_requests import OpenRequest, OpenRequests
+from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.parameters import IGNORED, REFUSED
 from omlxd.api.services import Services
 from omlxd.engine.generation import RequestView
@@ -25,11 +25,12 @@ _LISTED_TYPES = {
 }
 
 
-def control_routes(services: Services, open_requests: OpenRequests) -> APIRouter:
+def control_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["control"])
     identity = services.identity
 
-    @routes.api_route("/health", methods=["GET", "HEAD"])
+    @routes.get("/health")
+    @routes.head("/health", include_in_schema=False)
     async def health() -> dict[str, Any]:
         """Alive; answers whatever else is going on."""
         return {
@@ -39,7 +40,8 @@ def control_routes(services: Services, open_requests: OpenRequests) -> APIRouter
             "uptime": round(identity.uptime, 3),
         }
 
-    @routes.api_route("/ready", methods=["GET", "HEAD"])
+    @routes.get("/ready")
+    @routes.head("/ready", include_in_schema=False)
     async def ready() -> dict[str, Any]:
         """200 once requests are served; models may still be preloading."""
         services.refuse_unless_ready()
@@ -48,7 +50,7 @@ def control_routes(services: Services, open_requests: OpenRequests) -> APIRouter
     @routes.get("/status")
     async def status() -> Response:
         guard = services.guard_status() if services.guard_status is not None else {}
-        return JSONResponse({**guard, **_status(services, open_requests)})
+        return JSONResponse({**guard, **_status(services)})
 
     @routes.get("/v1/version")
     async def version() -> dict[str, str]:
@@ -85,7 +87,7 @@ def control_routes(services: Services, open_requests: OpenRequests) -> APIRouter
     return routes
 
 
-def _status(services: Services, open_requests: OpenRequests) -> dict[str, Any]:
+def _status(services: Services) -> dict[str, Any]:
     identity, catalog = services.identity, services.pool.catalog
     return {
         "server": {
@@ -104,7 +106,7 @@ def _status(services: Services, open_requests: OpenRequests) -> dict[str, Any]:
         },
         "models": [_model_status(status) for status in services.pool.statuses()],
         "requests": [
-            *(_early_status(entry, age) for entry, age in open_requests.before_engine()),
+            *(_early_status(entry, age) for entry, age in services.open_requests.before_engine()),
             *(_request_status(view) for view in services.requests()),
         ],
         "parameters": {"ignored": sorted(IGNORED), "refused": sorted(REFUSED)},

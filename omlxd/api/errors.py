@@ -40,6 +40,7 @@ TABLE: Final[Mapping[type[errors.OmlxdError], Meaning]] = {
     errors.RequestError: _INVALID,
     errors.InvalidRequest: _INVALID,
     errors.UnsupportedParameter: _INVALID,
+    errors.SettingLocked: _INVALID,
     errors.ContextLengthExceeded: _INVALID,
     errors.NoChatTemplate: _INVALID,
     errors.TemplateFailed: _INVALID,
@@ -74,6 +75,7 @@ TABLE: Final[Mapping[type[errors.OmlxdError], Meaning]] = {
     errors.PortTaken: _SERVER_FINAL,
     errors.AlreadyRunning: _SERVER_FINAL,
     errors.StateUnreadable: _SERVER_FINAL,
+    errors.ServiceFailed: _SERVER_FINAL,
 }
 
 

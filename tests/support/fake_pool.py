@@ -1,12 +1,17 @@
 """Pool, prompts and generations that do what a test's script says; tokens are bytes."""
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from starlette.types import ASGIApp
+
+from omlxd.api.app import create_app
+from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
 from omlxd.api.services import Identity, Phase, Services
 from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
@@ -263,6 +268,11 @@ class World:
     host: str = "127.0.0.1"
     port: int = 8484
 
+    @functools.cached_property
+    def app(self) -> ASGIApp:
+        """Made once: what is changed of the options afterwards has no effect."""
+        return create_app(self.services())
+
     def services(self) -> Services:
         identity = Identity(
             instance_id="i-1",
@@ -281,6 +291,7 @@ class World:
             prompts=PromptMaker(TextOptions()),
             phase=lambda: self.phase,
             requests=lambda: self.views,
+            open_requests=OpenRequests(identity.clock),
             guard_status=None if guard is None else lambda: guard,
         )
 

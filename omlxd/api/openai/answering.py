@@ -12,7 +12,7 @@ from starlette.types import Receive, Send
 
 from omlxd.api.connection import while_connected
 from omlxd.api.errors import error_body, internal_error
-from omlxd.api.open_requests import OpenRequest, OpenRequests, Stage
+from omlxd.api.open_requests import OpenRequest, Stage
 from omlxd.api.openai.ask import Ask
 from omlxd.api.services import Services
 from omlxd.api.sse import EventStream
@@ -79,9 +79,8 @@ class Wire(Protocol):
 class Answering:
     """The way of one request, whichever endpoint it came by."""
 
-    def __init__(self, services: Services, open_requests: OpenRequests, request_id: str) -> None:
+    def __init__(self, services: Services, request_id: str) -> None:
         self._services = services
-        self._open_requests = open_requests
         self._id = request_id
 
     async def whole(self, receive: Receive, prepare: Prepare) -> bytes:
@@ -108,7 +107,7 @@ class Answering:
 
     async def _collect(self, prepare: Prepare) -> bytes:
         usage = Usage()
-        with self._open_requests.tracked(self._id) as entry:
+        with self._services.open_requests.tracked(self._id) as entry:
             ask, wire = await prepare(entry)
             choices = [Choice() for _ in ask.sequences]
             async with aclosing(self._answers(ask, entry)) as answers:
@@ -144,7 +143,7 @@ class Answering:
     async def _write(self, stream: EventStream, prepare: Prepare, with_usage: bool) -> None:
         usage = Usage()
         opened: set[int] = set()
-        with self._open_requests.tracked(self._id) as entry:
+        with self._services.open_requests.tracked(self._id) as entry:
             ask, wire = await prepare(entry)
             async with aclosing(self._answers(ask, entry)) as answers:
                 async for index, item in answers:

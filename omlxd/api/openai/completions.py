@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlxd.api.connection import Exchange
-from omlxd.api.open_requests import OpenRequest, OpenRequests
+from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.answering import Answering, Choice
 from omlxd.api.openai.ask import Ask, Asked, make_ask
 from omlxd.api.openai.logprobs import completion_logprobs
@@ -25,7 +25,7 @@ from omlxd.text.protocol import Tokenizer
 log = structlog.get_logger(__name__)
 
 
-def completion_routes(services: Services, open_requests: OpenRequests) -> APIRouter:
+def completion_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["openai"])
 
     @routes.post("/v1/completions")
@@ -54,7 +54,7 @@ def completion_routes(services: Services, open_requests: OpenRequests) -> APIRou
             logprobs = body.logprobs is not None
             return ask, CompletionWire(request_id, created, model.id, tokenizer, logprobs)
 
-        answering = Answering(services, open_requests, request_id)
+        answering = Answering(services, request_id)
         if not body.stream:
             whole = await answering.whole(request.receive, prepare)
             return Response(whole, media_type="application/json")

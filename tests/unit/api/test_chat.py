@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from omlxd.api.app import create_app
 from omlxd.backend.sequence import FinishReason
 from omlxd.errors import GenerationFailed, ModelLoadFailed, QueueFull
 from tests.support.asgi import Call, post
@@ -29,7 +28,7 @@ def world() -> World:
 
 
 def ask(world: World, **changes: object) -> Call:
-    return post(create_app(world.services()), PATH, {**HELLO, **changes})
+    return post(world.app, PATH, {**HELLO, **changes})
 
 
 async def test_an_answer_in_one_piece_has_every_field(world: World) -> None:

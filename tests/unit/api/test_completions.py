@@ -1,0 +1,144 @@
+"""POST /v1/completions: prompts of every form, and the legacy wire."""
+
+import asyncio
+
+import pytest
+
+from omlxd.errors import GenerationFailed
+from tests.support.asgi import Call, post
+from tests.support.fake_pool import ByteTokenizer, End, Fail, Say, Wait, World
+
+PATH = "/v1/completions"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def ask(world: World, prompt: object = "once", **changes: object) -> Call:
+    return post(world.app, PATH, {"model": "org/tiny", "prompt": prompt, **changes})
+
+
+async def test_an_answer_in_one_piece_has_every_field(world: World) -> None:
+    answer = (await ask(world).end()).json
+    assert answer["id"].startswith("cmpl-")
+    assert answer["object"] == "text_completion"
+    assert answer["created"] == 1_760_000_000
+    assert answer["choices"] == [
+        {"index": 0, "text": "hello", "logprobs": None, "finish_reason": "stop"}
+    ]
+    assert answer["usage"]["prompt_tokens"] == 4
+    assert answer["usage"]["total_tokens"] == 10
+
+
+async def test_a_stream_ends_with_its_reason_and_done(world: World) -> None:
+    call = await ask(world, stream=True, stream_options={"include_usage": True}).end()
+    *chunks, usage, done = call.events
+    assert done == "[DONE]"
+    assert [c["choices"][0]["text"] for c in chunks] == [*"hello", ""]
+    assert [c["choices"][0]["finish_reason"] for c in chunks] == [None] * 5 + ["stop"]
+    assert {c["object"] for c in [*chunks, usage]} == {"text_completion"}
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 6
+
+
+async def test_several_prompts_are_several_choices(world: World) -> None:
+    world.pool.scripts.extend([[Say("one"), End()], [Say("two"), End()]])
+    answer = (await ask(world, ["a", "bc"]).end()).json
+    assert [c["text"] for c in answer["choices"]] == ["one", "two"]
+    assert [c["index"] for c in answer["choices"]] == [0, 1]
+    assert answer["usage"]["prompt_tokens"] == 3
+    assert answer["usage"]["completion_tokens"] == 8
+    assert len({g.spec.id for g in world.pool.generations}) == 2
+    assert world.pool.acquired == world.pool.released == 1
+
+
+async def test_several_prompts_stream_as_they_come(world: World) -> None:
+    gate = asyncio.Event()
+    world.pool.scripts.extend([[Wait(gate), Say("one"), End()], [Say("two"), End()]])
+    call = ask(world, ["a", "bc"], stream=True).start()
+    await call.until_text('"index":1,"text":"","logprobs":null,"finish_reason":"stop"')
+    assert '"index":0' not in call.text
+    gate.set()
+    await call.end()
+    text = {0: "", 1: ""}
+    for chunk in call.events[:-1]:
+        text[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert text == {0: "one", 1: "two"}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_the_end_of_one_of_several_ends_all(world: World, leaves: bool) -> None:
+    failing = [Say("a"), Wait()] if leaves else [Fail(GenerationFailed("no"))]
+    world.pool.scripts.extend([failing, [Wait()]])
+    call = ask(world, ["a", "b"], stream=True).start()
+    if leaves:
+        await call.until_text('"text":"a"')
+        call.leave()
+    await call.end()
+    assert all(generation.cancelled for generation in world.pool.generations)
+    assert world.pool.acquired == world.pool.released == 1
+    assert leaves or call.status == 500
+
+
+async def test_prompts_may_be_tokens(world: World) -> None:
+    await ask(world, [72, 105]).end()
+    assert world.pool.generations[-1].spec.prompt == (72, 105)
+    await ask(world, [[72], [105]]).end()
+    assert [g.spec.prompt for g in world.pool.generations[-2:]] == [(72,), (105,)]
+
+
+async def test_a_model_without_a_template_completes(world: World) -> None:
+    """T52."""
+    world.pool.tokenizer_made = ByteTokenizer(has_chat_template=False)
+    assert (await ask(world).end()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt[1]"),
+        ({"prompt": [1, "a"]}, "prompt[1]"),
+        ({"prompt": [-1]}, "prompt[0]"),
+        ({"prompt": [257]}, "prompt"),
+        ({"prompt": ["a"] * 17}, "prompt"),
+        ({"prompt": {}}, "prompt"),
+        ({}, "prompt"),
+        ({"prompt": "a", "n": 2}, "n"),
+        ({"prompt": "a", "best_of": 2}, "best_of"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "suffix": "x"}, "suffix"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs"),
+    ],
+)
+async def test_a_wrong_field_is_a_400_that_names_it(
+    world: World, body: dict[str, object], param: str
+) -> None:
+    """T27: the empty prompt among them."""
+    call = await post(world.app, PATH, body).end()
+    assert (call.status, call.error["param"]) == (400, param)
+    assert world.pool.generations == []
+
+
+async def test_logprobs_are_parallel_lists_with_offsets(world: World) -> None:
+    world.pool.scripts.extend([[Say("aéb"), End()], [Say("aéb"), End()]])
+    whole = (await ask(world, logprobs=2).end()).json["choices"][0]["logprobs"]
+    assert whole["tokens"] == ["a", "\\xc3", "\\xa9", "b"]
+    assert whole["token_logprobs"] == [-0.5] * 4
+    assert whole["text_offset"] == [0, 1, 1, 2]
+    assert whole["top_logprobs"][0] == {"a": -0.5, "`": -1.5}
+    stream = await ask(world, logprobs=2, stream=True).end()
+    parts = [c["choices"][0]["logprobs"] for c in stream.events[:-1]]
+    for key in whole:
+        assert [item for part in parts if part for item in part[key]] == whole[key]
+
+
+async def test_a_stop_may_be_a_list(world: World) -> None:
+    world.pool.scripts.append([Say("one stop two"), End()])
+    answer = (await ask(world, stop=["nothing", " stop"]).end()).json
+    assert answer["choices"][0]["text"] == "one"

@@ -1,0 +1,184 @@
+"""Routes about the server and its models."""
+
+import asyncio
+
+import pytest
+
+from omlxd.api.openai.parameters import IGNORED, REFUSED
+from omlxd.api.options import ApiOptions
+from omlxd.engine.generation import Phase as EnginePhase
+from omlxd.engine.generation import RequestView
+from omlxd.errors import ModelLoadFailed
+from omlxd.pool.catalog import ModelKind
+from omlxd.pool.status import ModelStatus
+from tests.support.asgi import Call, get, post
+from tests.support.fake_pool import FakePool, Phase, World, model
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_health_answers_from_memory_in_every_phase(world: World) -> None:
+    """T10, T19."""
+    for phase in Phase:
+        world.phase = phase
+        call = await get(world.app, "/health").end()
+        assert (call.status, call.json) == (
+            200,
+            {
+                "status": phase.value,
+                "version": "1.2.3",
+                "instance_id": "i-1",
+                "uptime": 60.0,
+            },
+        )
+
+
+async def test_health_takes_a_head(world: World) -> None:
+    assert (await Call(world.app, "HEAD", "/health", content_type=None).end()).status == 200
+
+
+async def test_health_and_status_answer_while_a_request_hangs(world: World) -> None:
+    """T19."""
+    world.pool.gate = asyncio.Event()
+    hanging = post(
+        world.app, "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}
+    ).start()
+    await world.pool.waiting.wait()
+    world.now += 2
+    assert (await get(world.app, "/health").end()).status == 200
+    (request,) = (await get(world.app, "/status").end()).json["requests"]
+    assert request["phase"] == "waiting"
+    assert request["model_id"] == "org/tiny"
+    assert request["age"] == 2.0
+    world.pool.gate.set()
+    await hanging.end()
+    assert (await get(world.app, "/status").end()).json["requests"] == []
+
+
+async def test_ready_tells_what_is_still_preloading(world: World) -> None:
+    world.pool.preloading = ("org/tiny",)
+    call = await get(world.app, "/ready").end()
+    assert (call.status, call.json) == (200, {"status": "ready", "preloading": ["org/tiny"]})
+
+
+async def test_status_shows_server_models_requests_and_parameters(world: World) -> None:
+    world.views = (RequestView("r", "org/tiny", EnginePhase.PREFILL, 1.23456, 5, 10, 0),)
+    world.guard = {"pressure_level": "ok", "models": "never replaces ours"}
+    loading = ModelStatus(
+        "org/tiny", "loading", ModelKind.LANGUAGE, loaded_bytes=25, total_bytes=100
+    )
+    world.pool.statuses = lambda: (loading,)  # type: ignore[method-assign]
+    status = (await get(world.app, "/status").end()).json
+    assert status["pressure_level"] == "ok"
+    assert status["server"]["instance_id"] == "i-1"
+    assert status["server"]["model_roots"][0]["state"] == "ok"
+    assert status["models"][0]["state"] == "loading"
+    assert status["models"][0]["progress"] == 0.25
+    assert status["requests"] == [
+        {
+            "id": "r",
+            "model_id": "org/tiny",
+            "phase": "prefill",
+            "age": 1.235,
+            "prompt_done": 5,
+            "prompt_total": 10,
+            "completion_tokens": 0,
+        }
+    ]
+    assert status["parameters"]["ignored"] == sorted(IGNORED)
+    assert status["parameters"]["refused"] == sorted(REFUSED)
+
+
+def test_no_parameter_is_both_ignored_and_refused() -> None:
+    assert not IGNORED & REFUSED.keys()
+
+
+async def test_version(world: World) -> None:
+    assert (await get(world.app, "/v1/version").end()).json == {"version": "1.2.3"}
+
+
+async def test_models_have_what_strict_clients_need(world: World) -> None:
+    """T59, T57."""
+    world.pool.model_settings = type(world.pool.model_settings)(context_length=500)
+    listed = (await get(world.app, "/v1/models").end()).json
+    assert listed["object"] == "list"
+    (entry,) = listed["data"]
+    assert entry["id"] == "org/tiny"
+    assert entry["object"] == "model"
+    assert entry["created"] == 1_700_000_000
+    assert entry["owned_by"] == "org"
+    assert entry["context_length"] == 500
+    assert entry["max_context_length"] == 1000
+    assert entry["state"] == "absent"
+    assert "path" not in entry
+
+
+async def test_a_model_is_found_by_an_id_with_a_slash(world: World) -> None:
+    found = await get(world.app, "/v1/models/org/tiny").end()
+    assert found.json["id"] == "org/tiny"
+    missing = await get(world.app, "/v1/models/org/none").end()
+    assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+
+async def test_names_may_contain_the_words_of_routes() -> None:
+    world = World(pool=FakePool(model("load"), model("a/unload")))
+    assert (await get(world.app, "/v1/models/load").end()).json["id"] == "load"
+    assert (await get(world.app, "/v1/models/a/unload").end()).json["id"] == "a/unload"
+    assert (await post(world.app, "/v1/models/a/unload/unload", {}).end()).status == 200
+    assert world.pool.unloads == ["a/unload"]
+
+
+async def test_load_answers_once_the_model_is_there(world: World) -> None:
+    world.pool.gate = asyncio.Event()
+    call = post(world.app, "/v1/models/org/tiny/load", {}).start()
+    await world.pool.waiting.wait()
+    assert call.sent == []
+    world.pool.gate.set()
+    await call.end()
+    assert call.json == {"id": "org/tiny", "state": "ready", "weights_bytes": 1000}
+
+
+async def test_a_load_that_fails_says_why(world: World) -> None:
+    async def load(model_id: str) -> None:
+        raise ModelLoadFailed("model.safetensors is truncated", retry_after=12)
+
+    world.pool.load = load  # type: ignore[method-assign, assignment]
+    call = await post(world.app, "/v1/models/org/tiny/load", {}).end()
+    assert (call.status, call.headers["retry-after"]) == (500, "12")
+    assert "truncated" in call.error["message"]
+
+
+async def test_a_load_is_given_up_with_its_client(world: World) -> None:
+    """T10."""
+    world.pool.gate = asyncio.Event()
+    call = post(world.app, "/v1/models/org/tiny/load", {}).start()
+    await world.pool.waiting.wait()
+    call.leave()
+    await call.end()
+    assert world.pool.released == 1
+    assert call.sent == []
+
+
+async def test_unload_reports_the_freed_bytes(world: World) -> None:
+    call = await post(world.app, "/v1/models/org/tiny/unload", {}).end()
+    assert call.json == {"id": "org/tiny", "freed_bytes": 1000}
+    missing = await post(world.app, "/v1/models/nope/unload", {}).end()
+    assert missing.status == 404
+
+
+async def test_a_bodyless_post_needs_no_more_than_its_content_type(world: World) -> None:
+    assert (await Call(world.app, "POST", "/v1/models/org/tiny/load").end()).status == 200
+
+
+async def test_the_schema_is_made(world: World) -> None:
+    schema = (await get(world.app, "/openapi.json").end()).json
+    assert "/v1/chat/completions" in schema["paths"]
+
+
+async def test_two_applications_share_nothing() -> None:
+    one, other = World(), World(options=ApiOptions(allowed_hosts=("box",)))
+    assert (await get(one.app, "/health", host="box").end()).status == 403
+    assert (await get(other.app, "/health", host="box").end()).status == 200
