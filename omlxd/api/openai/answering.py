@@ -26,6 +26,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+# Made once: json.dumps would make an encoder for every token.
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+
 Prepare = Callable[[OpenRequest], Awaitable[tuple[Ask, "Wire"]]]
 """Finds the model, makes the tokens, and says how the answer is to be written."""
 
@@ -211,4 +214,4 @@ async def _next(stream: AsyncIterator[T]) -> tuple[T] | None:
 
 
 def dumps(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _encode(value).encode("utf-8", "replace")

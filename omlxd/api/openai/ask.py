@@ -8,7 +8,7 @@ from omlxd.api.openai.wire import GenerationFields
 from omlxd.api.services import Services
 from omlxd.backend.sequence import Sampling, SequenceSpec
 from omlxd.errors import ContextLengthExceeded, InvalidRequest
-from omlxd.pool.catalog import CatalogModel
+from omlxd.pool.catalog import CatalogModel, ModelKind
 from omlxd.pool.options import ModelSettings
 from omlxd.text.protocol import Tokenizer
 
@@ -42,6 +42,19 @@ class Asked:
     prompts: Sequence[Sequence[int]]
     param: str
     top_logprobs: int | None
+
+
+def generating_model(services: Services, name: str | None) -> CatalogModel:
+    """The model that ``name`` means. Raises what ``Pool.resolve`` raises, and InvalidRequest for
+    one that writes no text."""
+    model = services.pool.resolve(name)
+    if model.kind in (ModelKind.EMBEDDING, ModelKind.RERANKER):
+        raise InvalidRequest(
+            f"model: '{model.id}' is made for {model.kind.value} and writes no text; choose a "
+            "language model.",
+            param="model",
+        )
+    return model
 
 
 def make_ask(services: Services, request_id: str, body: GenerationFields, asked: Asked) -> Ask:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from omlxd.api.connection import Exchange
 from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.answering import Answering, Choice
-from omlxd.api.openai.ask import Ask, Asked, make_ask
+from omlxd.api.openai.ask import Ask, Asked, generating_model, make_ask
 from omlxd.api.openai.logprobs import chat_logprobs
 from omlxd.api.openai.messages import template_messages
 from omlxd.api.openai.parameters import refuse_unsupported
@@ -41,7 +41,7 @@ def chat_routes(services: Services) -> APIRouter:
         request_id = f"chatcmpl-{secrets.token_hex(12)}"
 
         async def prepare(entry: OpenRequest) -> tuple[Ask, ChatWire]:
-            model = services.pool.resolve(body.model)
+            model = generating_model(services, body.model)
             entry.model_id = model.id
             tokenizer = await services.pool.tokenizer(model.id)
             prompt = await services.prompts.chat_prompt(

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from omlxd.api.connection import Exchange
 from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.answering import Answering, Choice
-from omlxd.api.openai.ask import Ask, Asked, make_ask
+from omlxd.api.openai.ask import Ask, Asked, generating_model, make_ask
 from omlxd.api.openai.logprobs import completion_logprobs
 from omlxd.api.openai.parameters import refuse_unsupported
 from omlxd.api.openai.wire import CompletionRequest
@@ -44,7 +44,7 @@ def completion_routes(services: Services) -> APIRouter:
         request_id = f"cmpl-{secrets.token_hex(12)}"
 
         async def prepare(entry: OpenRequest) -> tuple[Ask, CompletionWire]:
-            model = services.pool.resolve(body.model)
+            model = generating_model(services, body.model)
             entry.model_id = model.id
             tokenizer = await services.pool.tokenizer(model.id)
             tokens = [await services.prompts.completion_prompt(tokenizer, p) for p in prompts]

@@ -6,11 +6,13 @@ import pytest
 
 from omlxd.backend.sequence import FinishReason
 from omlxd.errors import GenerationFailed, ModelLoadFailed, QueueFull
+from omlxd.pool.catalog import ModelKind
 from tests.support.asgi import Call, post
 from tests.support.fake_pool import (
     ByteTokenizer,
     End,
     Fail,
+    FakePool,
     Progress,
     Say,
     Wait,
@@ -398,6 +400,13 @@ async def test_a_wrong_field_is_a_400_that_names_it(
     assert call.error["type"] == "invalid_request_error"
     assert param.split("[")[0].split(".")[0] in call.error["message"]
     assert world.pool.generations == []
+
+
+async def test_a_model_that_writes_no_text_is_refused() -> None:
+    world = World(pool=FakePool(model(kind=ModelKind.EMBEDDING)))
+    call = await ask(world, stream=True).end()
+    assert (call.status, call.error["param"]) == (400, "model")
+    assert "embedding" in call.error["message"]
 
 
 async def test_what_changes_nothing_is_accepted(world: World) -> None:
