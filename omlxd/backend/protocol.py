@@ -96,6 +96,8 @@ class BackendInfo:
     recommended_working_set: int | None
     max_buffer_bytes: int | None
     memory_total: int | None
+    own_memory: bool = False
+    """The device has memory of its own (CUDA), which ``memory_total`` then is."""
 
 
 class Backend(Protocol):

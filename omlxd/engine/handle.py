@@ -86,6 +86,11 @@ class Engine:
         """Wait for the runtime. Raises EngineDied when it cannot start."""
         return await self._ledger.ready.wait()
 
+    @property
+    def info(self) -> BackendInfo | None:
+        """What the runtime said of itself; None before it is up."""
+        return None if self._thread is None else self._thread.ledger.info
+
     async def stop(self, limit: float) -> bool:
         """End every request with ShuttingDown, drop models and runtime, end the thread.
 
@@ -157,6 +162,13 @@ class Engine:
         for generation in open_ones:
             generation.cancel(error)
         return len(open_ones)
+
+    def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
+        """End what has been queued on the device thread for ``after`` seconds; how many."""
+        late = [r for r in self.requests() if r.phase is Phase.QUEUED and r.age >= after]
+        for request in late:
+            self._ledger.generations[request.id].cancel(make_error(request))
+        return len(late)
 
     def requests(self) -> tuple[RequestView, ...]:
         """What the device thread holds: a cancelled request too, until it has let go of it."""

@@ -48,6 +48,7 @@ class Ledger:
     unloads: dict[str, list[Answer[int]]] = field(default_factory=dict)
     samples: list[Answer[AllocatorSample]] = field(default_factory=list)
     views: dict[str, EngineView] = field(default_factory=dict)
+    info: BackendInfo | None = None
     latest_sample: AllocatorSample | None = None
     reclaimed_bytes: int = 0
 
@@ -95,6 +96,7 @@ class Ledger:
                 self.reclaimed_bytes += freed
                 log.info("pool_reclaimed", freed_bytes=freed)
             case BackendReady(info):
+                self.info = info
                 self.ready.give(info)
             case _:
                 assert_never(event)

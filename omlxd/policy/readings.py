@@ -62,6 +62,8 @@ class AllocatorSample:
     active: int
     pool: int
     peak: int
+    device_free: int | None = None
+    """Free memory of a device that has its own (CUDA); None elsewhere, and where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class MlxBackend:
     """All methods but the constructor belong to the device thread."""
 
-    def __init__(self, options: BackendOptions) -> None:
+    def __init__(self, options: BackendOptions, *, wired_limit: int | None = None) -> None:
+        """``wired_limit``: bytes the GPU driver may keep resident; None leaves that alone."""
         self._options = options
+        self._wired_limit = wired_limit
         self._started: Runtime | None = None
 
     def start(self) -> BackendInfo:
@@ -26,7 +28,7 @@ class MlxBackend:
         import_mlx_lm()
         from omlxd.backend.mlx.runtime import Runtime
 
-        self._started = Runtime(self._options.pool_limit)
+        self._started = Runtime(self._options.pool_limit, self._wired_limit)
         return self._started.info
 
     def begin_load(self, path: str) -> ModelLoad:

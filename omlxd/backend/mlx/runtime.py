@@ -24,10 +24,12 @@ _POOL_MOST = 2 * GiB
 class Runtime:
     """MLX as the calling thread found it."""
 
-    def __init__(self, pool_limit: int | None) -> None:
+    def __init__(self, pool_limit: int | None, wired_limit: int | None = None) -> None:
         never_wire()
         check_internals()
         self.info = describe_device()
+        self._unwired = None if wired_limit is None else _wire(wired_limit)
+        """The wired limit as it was; None where it was left alone."""
         _limit_pool(pool_limit, self.info)
         # The generator is this thread's own and starts alike in every process.
         mx.random.seed(int.from_bytes(os.urandom(8)))
@@ -38,6 +40,7 @@ class Runtime:
             active=mx.get_active_memory(),
             pool=mx.get_cache_memory(),
             peak=mx.get_peak_memory(),
+            device_free=_device_free() if self.info.own_memory else None,
         )
 
     def reclaim(self) -> int:
@@ -52,6 +55,8 @@ class Runtime:
     def stop(self) -> None:
         """MLX must not be used on this thread afterwards."""
         self.reclaim()
+        if self._unwired is not None:
+            mx.set_wired_limit(self._unwired)
         # A thread that ends with streams of its own can take the process with it.
         mx.clear_streams()
 
@@ -65,6 +70,17 @@ def never_wire() -> None:
         if not hasattr(loaded, "maybe_set_recommended_wired_limit"):
             raise _unsupported(f"{module}.maybe_set_recommended_wired_limit is gone")
         loaded.maybe_set_recommended_wired_limit = _no_wired_limit  # type: ignore[attr-defined]
+
+
+def _wire(limit: int) -> int | None:
+    """Raise the wired limit; what it was before, None when the system refuses so much."""
+    try:
+        before = int(mx.set_wired_limit(limit))
+    except (ValueError, RuntimeError) as error:
+        log.error("wired_limit_refused", limit=limit, reason=str(error))
+        return None
+    log.info("wired_limit_set", limit=limit, before=before)
+    return before
 
 
 def _no_wired_limit() -> None:
@@ -100,7 +116,7 @@ def _unsupported(why: str) -> RuntimeError:
 def describe_device() -> BackendInfo:
     # metal.is_available() says only what the build can do.
     kind = "gpu" if mx.device_count(mx.gpu) > 0 else "cpu"
-    facts: dict[str, Any] = dict(mx.device_info(mx.Device(getattr(mx, kind), 0)))
+    facts = _device_facts(kind)
     return BackendInfo(
         name="mlx",
         versions=tuple((name, importlib.metadata.version(name)) for name in _NAMED),
@@ -108,7 +124,18 @@ def describe_device() -> BackendInfo:
         recommended_working_set=facts.get("max_recommended_working_set_size"),
         max_buffer_bytes=facts.get("max_buffer_length"),
         memory_total=facts.get("memory_size", facts.get("total_memory")),
+        own_memory=kind == "gpu" and "total_memory" in facts,
     )
+
+
+def _device_facts(kind: str) -> dict[str, Any]:
+    return dict(mx.device_info(mx.Device(getattr(mx, kind), 0)))
+
+
+def _device_free() -> int | None:
+    """The CUDA build asks the driver anew at each call; other apps on the device count."""
+    free = _device_facts("gpu").get("free_memory")
+    return free if isinstance(free, int) else None
 
 
 def _limit_pool(limit: int | None, info: BackendInfo) -> None:
