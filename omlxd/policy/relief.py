@@ -86,10 +86,13 @@ def end_deferred_tick(look: Look) -> Step | None:
 
 
 def defer_to_pool(look: Look) -> Step | None:
-    """A swollen pool is returned before anything is given up, a few polls long."""
+    """A swollen pool is returned before anything is given up, a few polls long.
+
+    Only as the tick's first step: what the tick itself gives up swells the pool too.
+    """
     if look.level is Level.OK or look.emergency or look.state.deferrals >= MAX_DEFERRALS:
         return None
-    if not _pool_is_swollen(look) or look.tried(ReclaimPool):
+    if not _pool_is_swollen(look) or any(kind is not DropImageCache for kind, _ in look.tick.tried):
         return None
     return Step("The pool is large: it is returned first.", (ReclaimPool(),), deferring=True)
 
@@ -161,7 +164,7 @@ def wait_for_fresh_numbers(look: Look) -> Step | None:
 
 def abort_least_recent(look: Look) -> Step | None:
     """The requests of the least recently used busy model; the model stays, save in an emergency."""
-    busy = [model for model in look.unpinned if model.busy]
+    busy = [m for m in look.unpinned if m.busy and not look.tried(AbortRequests, m.id)]
     if not busy:
         return None
     # One that is leased without a request has nothing to abort.

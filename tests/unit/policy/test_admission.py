@@ -1,0 +1,281 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlxd.policy.admission import (
+    Admit,
+    EvictFirst,
+    LoadNeed,
+    LoadPlan,
+    LoadScene,
+    RefusalKind,
+    Refuse,
+    Wait,
+    choose_victims,
+    plan_load,
+)
+from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.readings import ModelView
+from omlxd.policy.tiers import Tier
+from omlxd.policy.usage import Usage
+from omlxd.units import GiB
+from tests.unit.policy.scene import CEILING, HARD, SOFT, ceilings, examples, model
+
+
+def used(size: int, *, active: int | None = None) -> Usage:
+    return Usage(bytes=size, active=size if active is None else active, pool=0, footprint=size)
+
+
+def plan(
+    need: int,
+    *models: ModelView,
+    usage: int | None = None,
+    bounds: Ceilings | None = None,
+    **more: Any,
+) -> LoadPlan:
+    """``need`` bytes for model "new"; usage is what the models take unless given."""
+    total = sum(m.bytes for m in models) if usage is None else usage
+    scene = LoadScene(models, used(total), **more)
+    return plan_load(LoadNeed("new", need), scene, bounds or ceilings())
+
+
+def test_a_model_that_fits_below_the_soft_mark_is_admitted_with_a_reservation() -> None:
+    need = LoadNeed("new", 10 * GiB, 2 * GiB)
+    assert plan_load(need, LoadScene((), used(0)), ceilings()) == Admit(12 * GiB)
+
+
+@pytest.mark.parametrize(
+    ("usage", "evicts"), [(SOFT - 10 * GiB - 1, False), (SOFT - 10 * GiB, True)]
+)
+def test_room_is_made_down_to_the_soft_mark(usage: int, evicts: bool) -> None:
+    """admission soft target = admission ceiling x soft: evict-before-load target"""
+    answer = plan(10 * GiB, model("a", 5), usage=usage)
+    assert answer == (EvictFirst(("a",)) if evicts else Admit(10 * GiB))
+
+
+def test_the_coldest_single_model_that_frees_enough_goes() -> None:
+    """the coldest single idle unpinned model that frees enough"""
+    models = (
+        model("cold_small", 5, last_used=0.0),
+        model("cold_enough", 30, last_used=1.0),
+        model("warm_enough", 30, last_used=2.0),
+    )
+    assert plan(40 * GiB, *models) == EvictFirst(("cold_enough",))
+
+
+def test_else_the_largest_go_first() -> None:
+    """else largest first"""
+    models = (
+        model("a", 20, last_used=0.0),
+        model("b", 35, last_used=3.0),
+        model("c", 25, last_used=2.0),
+    )
+    assert plan(60 * GiB, *models) == EvictFirst(("b", "c"))
+
+
+@pytest.mark.parametrize("facts", [{"busy": True}, {"pinned": True}, {"loading": True}])
+def test_only_idle_unpinned_loaded_models_are_evicted(facts: dict[str, bool]) -> None:
+    answer = plan(60 * GiB, model("a", 50, **facts), model("b", 39, last_used=9.0), usage=89 * GiB)
+    assert not isinstance(answer, EvictFirst) or answer.model_ids == ("b",)
+    assert plan(60 * GiB, model("a", 50, **facts), usage=50 * GiB) != EvictFirst(("a",))
+
+
+@pytest.mark.parametrize(
+    ("usage", "admits"), [(HARD - 10 * GiB - 1, True), (HARD - 10 * GiB, False)]
+)
+def test_with_no_victim_it_is_admitted_below_the_hard_mark(usage: int, admits: bool) -> None:
+    answer = plan(10 * GiB, model("a", 5, busy=True), usage=usage)
+    assert isinstance(answer, Admit) is admits
+
+
+def test_a_model_in_use_in_the_way_is_waited_for_t07() -> None:
+    """T07: only one of A, B fits; A resident and busy: B waits, is not refused"""
+    answer = plan(60 * GiB, model("a", 60, busy=True))
+    assert answer == Wait("models in use are in the way", drain=("a",))
+    assert plan(60 * GiB, model("a", 60)) == EvictFirst(("a",))
+
+
+def test_no_more_models_are_drained_than_make_room() -> None:
+    models = (
+        model("idle", 10, last_used=9.0),
+        model("busy", 40, busy=True, last_used=1.0),
+        model("busier", 40, busy=True, last_used=2.0),
+    )
+    answer = plan(50 * GiB, *models)
+    assert answer == Wait("models in use are in the way", drain=("idle", "busy"))
+
+
+def test_nothing_idle_is_evicted_for_a_load_that_must_wait_anyway() -> None:
+    answer = plan(60 * GiB, model("a", 60, busy=True), model("b", 1))
+    assert isinstance(answer, Wait)
+
+
+def test_an_unload_on_its_way_is_waited_for() -> None:
+    """its bytes count as being freed"""
+    leaving = model("a", 60, unloading=True)
+    assert plan(60 * GiB, leaving, model("b", 1)) == Wait("another model is being unloaded")
+    assert plan(60 * GiB, leaving, model("b", 38)) == EvictFirst(("b",))
+
+
+def test_a_reservation_is_taken_so_two_loads_are_not_promised_the_same_memory() -> None:
+    """A reservation is taken for what a load will need and has not yet allocated, so two that fit
+    alone cannot both be admitted."""
+    assert plan(60 * GiB) == Admit(60 * GiB)
+    loading = model("a", 60, loading=True)
+    answer = plan(60 * GiB, loading, usage=0, reserved=60 * GiB)
+    assert answer == Wait("memory is promised to other loads")
+
+
+@pytest.mark.parametrize(("need", "refused"), [(HARD - 1, False), (HARD, True)])
+def test_a_model_that_alone_reaches_the_hard_mark_is_never_loaded(need: int, refused: bool) -> None:
+    """No eternal reload: a model is loaded only if, alone, its weights and headroom stay below
+    the hard mark."""
+    answer = plan_load(LoadNeed("new", need - GiB, GiB), LoadScene((), used(0)), ceilings())
+    assert isinstance(answer, Refuse) is refused
+    if isinstance(answer, Refuse):
+        assert answer.kind is RefusalKind.MODEL_TOO_LARGE
+        assert (answer.mark, answer.binding) == ("hard", "custom")
+        assert answer.remedy == "Raise the custom ceiling."
+        assert answer.facts["hard_bytes"] == HARD
+        assert answer.facts["ceiling_bytes"] == CEILING
+        assert answer.facts["weights_bytes"] + answer.facts["headroom_bytes"] == need
+
+
+def test_what_other_apps_take_now_never_makes_a_model_too_large() -> None:
+    """only what can never fit is refused at once: can never fit (alone, empty machine)"""
+    bounds = ceilings(tier=Tier.BALANCED, dynamic=20 * GiB, metal=150 * GiB)
+    answer = plan(60 * GiB, bounds=bounds)
+    assert isinstance(answer, Refuse)
+    assert answer.kind is RefusalKind.INSUFFICIENT_MEMORY
+    assert answer.binding == "dynamic"
+    assert answer.remedy.startswith("Close other apps")
+    too_large = plan(160 * GiB, bounds=bounds)
+    assert isinstance(too_large, Refuse)
+    assert (too_large.kind, too_large.binding) == (RefusalKind.MODEL_TOO_LARGE, "metal_cap")
+
+
+def test_pinned_models_in_the_way_are_named_in_the_remedy() -> None:
+    answer = plan(60 * GiB, model("p", 60, pinned=True))
+    assert isinstance(answer, Refuse)
+    assert answer.kind is RefusalKind.INSUFFICIENT_MEMORY
+    assert answer.remedy.startswith("Unpin or unload a pinned model.")
+    assert answer.facts["pinned_bytes"] == 60 * GiB
+
+
+def test_residue_of_what_was_just_unloaded_does_not_refuse() -> None:
+    """if something was evicted in this call, retest with max(active, tracked), since the footprint
+    may still show residue"""
+    residue = Usage(bytes=70 * GiB, active=GiB, pool=0, footprint=70 * GiB)
+    before = plan_load(LoadNeed("new", 60 * GiB), LoadScene((), residue), ceilings())
+    after = plan_load(LoadNeed("new", 60 * GiB), LoadScene((), residue, evicted=True), ceilings())
+    assert isinstance(before, Refuse)
+    assert after == Admit(60 * GiB)
+
+
+def test_tracked_sizes_count_when_they_are_more_than_what_is_measured() -> None:
+    """current = the largest of active, footprint and the sum of tracked sizes"""
+    busy = model("a", 60, busy=True)
+    assert isinstance(plan(60 * GiB, busy, usage=0), Wait)
+
+
+def test_without_the_guard_a_load_only_evicts_and_is_never_refused() -> None:
+    """admission ceiling: static when the guard is off (then it only evicts, never refuses)"""
+    off = ceilings(enabled=False)
+    assert plan(500 * GiB, bounds=off) == Admit(500 * GiB)
+    assert plan(150 * GiB, model("a", 60), bounds=off) == EvictFirst(("a",))
+    assert plan(150 * GiB, model("a", 60, busy=True), bounds=off) == Admit(150 * GiB)
+
+
+def test_a_guard_that_only_watches_refuses_nothing() -> None:
+    """Monitor mode (enforce = false): nothing done"""
+    assert plan(500 * GiB, enforce=False) == Admit(500 * GiB)
+    busy = model("a", 60, busy=True)
+    assert plan(60 * GiB, busy, enforce=False, paused=True) == Admit(60 * GiB)
+
+
+def test_while_paused_a_model_is_loaded_only_into_an_empty_machine() -> None:
+    """the first request of a model that is not loaded waits unless nothing at all is loaded"""
+    assert plan(GiB, paused=True) == Admit(GiB)
+    busy = model("a", 60, busy=True)
+    assert plan(GiB, busy, paused=True) == Wait("admission is paused by memory pressure")
+    assert plan(GiB, busy) == Admit(GiB)
+
+
+def test_a_paused_daemon_trades_an_idle_model_for_the_one_asked_for() -> None:
+    """so a paused daemon can recover"""
+    assert plan(GiB, model("a", 60), paused=True) == EvictFirst(("a",))
+
+
+def test_the_model_itself_is_not_in_its_own_way() -> None:
+    assert plan(60 * GiB, model("new", 60, loading=True), usage=0) == Admit(60 * GiB)
+
+
+Views = st.lists(
+    st.builds(
+        ModelView,
+        id=st.sampled_from("abcdef"),
+        weights_bytes=st.sampled_from([0, 1, GiB, 10 * GiB, 30 * GiB, 60 * GiB]),
+        kv_bytes=st.sampled_from([0, GiB]),
+        busy=st.booleans(),
+        requests=st.just(0),
+        pinned=st.booleans(),
+        last_used=st.integers(0, 3).map(float),
+        loading=st.sampled_from([False, False, True]),
+        unloading=st.sampled_from([False, False, True]),
+    ),
+    max_size=5,
+    unique_by=lambda view: view.id,
+).map(tuple)
+
+
+@given(models=Views, mark=st.sampled_from([SOFT, HARD, CEILING]), offset=st.integers(-2, 2))
+@examples
+def test_a_load_is_only_promised_what_is_there(
+    models: tuple[ModelView, ...], mark: int, offset: int
+) -> None:
+    """two that fit alone cannot both be admitted; pinned and busy models are never evicted"""
+    in_use = sum(m.bytes for m in models)
+    need = mark + offset - in_use
+    if need <= 0:
+        return
+    scene = LoadScene(models, used(in_use))
+    by_id = {m.id: m for m in models}
+    for _ in range(len(models) + 1):
+        match plan_load(LoadNeed("new", need), scene, ceilings()):
+            case Admit():
+                assert scene.current + need < HARD
+                assert scene.current + need < SOFT or scene.spare == ()
+                return
+            case EvictFirst(model_ids=victims):
+                assert scene.current + need >= SOFT
+                for name in victims:
+                    gone = by_id[name]
+                    assert not any((gone.busy, gone.pinned, gone.loading, gone.unloading))
+                kept = tuple(m for m in scene.models if m.id not in victims)
+                scene = LoadScene(kept, used(sum(m.bytes for m in kept)))
+            case Wait(drain=drain):
+                assert not any(by_id[name].pinned for name in drain)
+                return
+            case Refuse():
+                pinned = sum(m.bytes for m in models if m.pinned)
+                assert need >= HARD or pinned + need >= HARD
+                return
+    raise AssertionError("the plan does not come to an end")
+
+
+@given(models=Views, excess=st.integers(0, 100).map(lambda gib: gib * GiB))
+@examples
+def test_victims_are_the_smallest_harm(models: tuple[ModelView, ...], excess: int) -> None:
+    """the coldest single idle model that frees enough, else largest first"""
+    coldest_first = sorted(models, key=lambda m: m.last_used)
+    victims = choose_victims(excess, coldest_first)
+    freed = sum(m.bytes for m in victims)
+    assert freed >= excess or len(victims) == len(models)
+    if len(victims) == 1 and excess <= freed:
+        colder = coldest_first[: coldest_first.index(victims[0])]
+        assert all(m.bytes < excess for m in colder)
+    if len(victims) > 1:
+        assert all(m.bytes < excess for m in models)
+        assert freed - min(m.bytes for m in victims) < excess

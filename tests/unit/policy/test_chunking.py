@@ -1,0 +1,96 @@
+"""How much prompt one step takes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omlxd.policy.chunking import (
+    FIRST_CHUNK,
+    GROWTH,
+    SMALLEST_CHUNK,
+    PrefillPace,
+    chunk_tokens,
+    observe,
+)
+
+
+def chunk(pace: PrefillPace, **given: float) -> int:
+    arguments = {"seconds": 0.5, "sequences": 1, "decoding": 0, "largest": 2048, **given}
+    return chunk_tokens(pace, **arguments)  # type: ignore[arg-type]
+
+
+def test_an_unknown_pace_starts_small() -> None:
+    assert chunk(PrefillPace()) == FIRST_CHUNK
+
+
+def test_a_known_pace_fills_the_time_there_is() -> None:
+    pace = PrefillPace(tokens_per_second=1000, last_chunk=2048)
+    assert chunk(pace) == 500
+    assert chunk(pace, seconds=1.0) == 1000
+
+
+def test_the_decode_part_of_a_step_is_taken_off_while_something_decodes() -> None:
+    pace = PrefillPace(tokens_per_second=1000, decode_seconds=0.1, last_chunk=2048)
+    assert chunk(pace, decoding=3) == 400
+    assert chunk(pace, decoding=0) == 500
+
+
+def test_a_fast_machine_takes_the_largest_chunk() -> None:
+    assert chunk(PrefillPace(tokens_per_second=1e6, last_chunk=2048)) == 2048
+
+
+def test_several_prompts_share_a_chunk() -> None:
+    pace = PrefillPace(tokens_per_second=1000, last_chunk=2048)
+    assert chunk(pace, sequences=4) == 125
+
+
+def test_a_chunk_grows_only_so_fast() -> None:
+    pace = PrefillPace(tokens_per_second=1e6, last_chunk=200)
+    assert chunk(pace) == 200 * GROWTH
+
+
+def test_prefill_goes_on_however_slow_the_machine() -> None:
+    pace = PrefillPace(tokens_per_second=0.1, decode_seconds=9.0, last_chunk=16)
+    assert chunk(pace, decoding=1) == SMALLEST_CHUNK
+    assert chunk(pace, decoding=1, sequences=64) == 1
+
+
+def test_decode_time_is_learned_from_steps_that_only_decode() -> None:
+    pace = observe(PrefillPace(), prefilled=0, decoded=4, seconds=0.2)
+    assert pace == PrefillPace(decode_seconds=0.2)
+    mixed = observe(pace, prefilled=300, decoded=4, seconds=0.5)
+    assert mixed.tokens_per_second == 300 / (0.5 - 0.2)
+    assert mixed.decode_seconds == 0.2
+
+
+def test_a_step_that_did_nothing_teaches_nothing() -> None:
+    assert observe(PrefillPace(), prefilled=0, decoded=0, seconds=9) == PrefillPace()
+
+
+def test_a_step_too_short_to_time_does_not_make_the_pace_infinite() -> None:
+    pace = observe(PrefillPace(), prefilled=10, decoded=0, seconds=0.0)
+    assert pace.tokens_per_second is not None
+    assert pace.tokens_per_second <= 1e8
+
+
+@given(
+    rate=st.floats(1, 1e6),
+    decode=st.floats(0, 0.4),
+    seconds=st.floats(0.1, 1.0),
+    sequences=st.integers(1, 16),
+    prompt=st.integers(3_000, 60_000),
+)
+def test_steps_keep_to_their_time_once_the_pace_is_known(
+    rate: float, decode: float, seconds: float, sequences: int, prompt: int
+) -> None:
+    """Aimed at the stall: a machine of constant speed, a batch that decodes all the while."""
+    pace = observe(PrefillPace(), prefilled=0, decoded=1, seconds=decode)
+    done = steps = 0
+    while done < prompt and steps < 200:
+        size = chunk(pace, seconds=seconds, sequences=sequences, decoding=1) * sequences
+        took = decode + size / rate
+        if steps > 0 and size > max(SMALLEST_CHUNK, sequences):
+            assert took <= seconds * 1.01
+        pace = observe(pace, prefilled=size, decoded=1, seconds=took)
+        done += size
+        steps += 1
+    assert done > 0
