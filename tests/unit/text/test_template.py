@@ -1,6 +1,7 @@
 """Prompts made in threads: the sizes, the deadline, and what is left behind."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -216,6 +217,27 @@ async def test_a_cancelled_request_keeps_its_place_until_its_render_ends(hanging
     assert not waiting.done()
     hanging.let_go.set()
     assert await waiting
+
+
+async def test_an_error_that_nobody_waits_for_is_no_noise() -> None:
+    let_go = threading.Event()
+    threads = []
+
+    def fail_late(_: Any) -> str:
+        threads.append(threading.current_thread())
+        let_go.wait()
+        raise TemplateFailed("late", param="messages")
+
+    noise: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(context))
+    maker = PromptMaker(TextOptions(render_deadline=0.02))
+    with pytest.raises(TemplateFailed, match="took longer"):
+        await chat(maker, PieceTokenizer(render=fail_late))
+    let_go.set()
+    threads[0].join()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert noise == []
 
 
 async def test_renders_run_in_daemon_threads(hanging: Hanging) -> None:
