@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-START_LIMIT = 30.0
+START_LIMIT = 60.0
 
 
 class DaemonProcess:
@@ -50,12 +50,13 @@ class DaemonProcess:
     def start(self) -> "DaemonProcess":
         self.spawn()
         self.until(lambda: self.instance() is not None, "it did not listen")
-        self.until(self._healthy, "it did not answer /health")
+        self.until(lambda: self.answers("/health"), "it did not answer /health")
+        self.until(lambda: self.answers("/ready"), "it did not become ready")
         return self
 
-    def _healthy(self) -> bool:
+    def answers(self, path: str) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}{path}", timeout=2).status_code == 200
         except httpx.HTTPError:
             return False
 
