@@ -43,6 +43,7 @@ class Enforcer:
         self._hint: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
+        self._asked: list[asyncio.Future[None]] = []
         self.record = Record()
         self.report: TickReport | None = None
         self.failures = 0
@@ -77,6 +78,16 @@ class Enforcer:
             self._loop.call_soon_threadsafe(self._expect_activity)
         self._loop.call_soon_threadsafe(self._woken.set)
 
+    async def look_now(self, limit: float) -> bool:
+        """Wake it and wait for a whole tick; False when none ended within ``limit`` seconds."""
+        if not self.running:
+            return False
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.append(over)
+        self._woken.set()
+        done, _ = await asyncio.wait({over}, timeout=limit)
+        return bool(done)
+
     def _expect_activity(self) -> None:
         self._hint = activity_hint(self._hint, self._ports.clock(), self.interval)
 
@@ -86,10 +97,14 @@ class Enforcer:
         try:
             while True:
                 self._woken.clear()
+                asked, self._asked = self._asked, []
                 await self._guarded_tick()
+                for over in asked:
+                    over.set_result(None)
                 await self._pause(self.interval)
         finally:
             self._loop = None
+            self.record.close()
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -159,7 +174,7 @@ class Enforcer:
         outcomes = []
         for action in decision.actions:
             try:
-                outcomes.append(await self._ports.apply(action))
+                outcomes.append(await self._ports.apply(action, decision))
             except Exception:
                 log.exception("guard_action_failed", action=type(action).__name__)
                 outcomes.append(Outcome(action, accepted=False))

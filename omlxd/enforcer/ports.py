@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.ceiling import HotCache, Limits
+from omlxd.policy.decision import Decision
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
 
 
@@ -32,7 +33,7 @@ class GuardPorts:
     clock: seconds that go on while the machine sleeps.
     read: one reading at the given time; may block, so it is called in a thread.
     sample: the allocator's numbers, fresh when the device thread is idle; None before it is up.
-    apply: carry one action out; what became of it.
+    apply: carry one action of a decision out; what became of it.
     after_tick: called after each tick (idle timeouts).
     hot_cache, image_cache_bytes: the caches that can be shrunk; none by default.
     """
@@ -42,7 +43,7 @@ class GuardPorts:
     sample: Callable[[], Awaitable[AllocatorSample | None]]
     models: Callable[[], tuple[ModelView, ...]]
     activity: Callable[[], Activity]
-    apply: Callable[[Action], Awaitable[Outcome]]
+    apply: Callable[[Action, Decision], Awaitable[Outcome]]
     set_limits: Callable[[Limits], None]
     after_tick: Callable[[], None]
     hot_cache: Callable[[], HotCache | None] = _no_cache

@@ -48,7 +48,7 @@ class Record:
 
     def __init__(self) -> None:
         self._ring: deque[Entry] = deque(maxlen=RING)
-        self._listeners: set[asyncio.Queue[Entry]] = set()
+        self._listeners: set[asyncio.Queue[Entry | None]] = set()
         self._count = 0
 
     @property
@@ -72,18 +72,31 @@ class Record:
         self._count += 1
         entry = replace(entry, number=self._count)
         self._ring.append(entry)
+        self._tell(entry)
+        return entry
+
+    def close(self) -> None:
+        """Nothing more will come: whoever follows is let go."""
+        self._tell(None)
+
+    async def follow(self, *, replay: bool = False) -> AsyncIterator[Entry]:
+        """Entries from now on until ``close``, a slow reader losing the oldest.
+
+        ``replay``: those kept are given first, without a gap or a repetition after them.
+        """
+        queue: asyncio.Queue[Entry | None] = asyncio.Queue(LISTENER_BACKLOG)
+        self._listeners.add(queue)
+        kept = self.entries if replay else ()
+        try:
+            for entry in kept:
+                yield entry
+            while (news := await queue.get()) is not None:
+                yield news
+        finally:
+            self._listeners.discard(queue)
+
+    def _tell(self, news: Entry | None) -> None:
         for queue in self._listeners:
             if queue.full():
                 queue.get_nowait()
-            queue.put_nowait(entry)
-        return entry
-
-    async def follow(self) -> AsyncIterator[Entry]:
-        """Entries from now on, for as long as the caller listens; a slow one loses the oldest."""
-        queue: asyncio.Queue[Entry] = asyncio.Queue(LISTENER_BACKLOG)
-        self._listeners.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._listeners.discard(queue)
+            queue.put_nowait(news)

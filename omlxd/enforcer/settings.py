@@ -144,7 +144,7 @@ def _read(key: str, value: Any) -> Any:
         case "tier":
             return _tier(value)
         case "custom_ceiling_gb":
-            return round(_number(key, value) * GiB)
+            return _ceiling(key, value)
         case "prefill_min_chunk_tokens":
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
@@ -164,9 +164,20 @@ def _tier(value: Any) -> Tier:
 def _number(key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"'{key}' must be a number or null.", param=key)
-    if not math.isfinite(value) or value <= 0:
+    try:
+        number = float(value)
+    except OverflowError:  # JSON knows whole numbers of any length
+        number = math.inf
+    if not math.isfinite(number) or number <= 0:
         raise InvalidRequest(f"'{key}' must be finite and above zero.", param=key)
-    return float(value)
+    return number
+
+
+def _ceiling(key: str, value: Any) -> int:
+    size = _number(key, value) * GiB
+    if not math.isfinite(size) or size < 1:
+        raise InvalidRequest(f"'{key}' must be finite and at least one byte.", param=key)
+    return round(size)
 
 
 def _plain(key: str, value: Any) -> Any:

@@ -9,6 +9,7 @@ from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import GuardSettings
 from omlxd.policy.actions import Action, MarkPendingUnload, Outcome, Unload, WalkStoreCap
 from omlxd.policy.ceiling import Limits
+from omlxd.policy.decision import Decision
 from omlxd.policy.pressure import Level
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
 from omlxd.policy.tiers import GuardPolicy, Tier
@@ -62,7 +63,7 @@ class Machine:
     async def sample(self) -> AllocatorSample | None:
         return AllocatorSample(self.now, self.footprint, 0, self.footprint)
 
-    async def apply(self, action: Action) -> Outcome:
+    async def apply(self, action: Action, decision: Decision) -> Outcome:
         self.applied.append(action)
         return self.effect(action)
 
@@ -243,3 +244,41 @@ async def test_the_pace_follows_activity_and_the_hint() -> None:
     machine.now += 61.0
     assert machine.enforcer.interval == 30.0
     running.cancel()
+
+
+async def test_a_look_asked_for_ends_after_a_whole_tick() -> None:
+    machine = Machine()
+    assert not await machine.enforcer.look_now(0.01)
+    running = asyncio.create_task(machine.enforcer.run())
+    while machine.idle_checks < 1:
+        await asyncio.sleep(0)
+    machine.settings.change({"custom_ceiling_gb": 20})
+    assert await machine.enforcer.look_now(5)
+    assert machine.limits[-1].hard_limit == 20 * GiB
+    running.cancel()
+
+
+async def test_followers_get_what_is_kept_first_and_are_let_go_at_the_end() -> None:
+    machine = Machine()
+    machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2))
+    machine.footprint = int(9.2 * GiB)
+    running = asyncio.create_task(machine.enforcer.run())
+    while machine.idle_checks < 1:
+        await asyncio.sleep(0)
+    heard: list[int] = []
+
+    async def follow() -> None:
+        async for entry in machine.enforcer.record.follow(replay=True):
+            heard.append(entry.number)
+
+    listener = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    kept = [entry.number for entry in machine.enforcer.record.entries]
+    assert heard == kept
+    machine.footprint = int(9.9 * GiB)
+    assert await machine.enforcer.look_now(5)
+    running.cancel()
+    async with asyncio.timeout(5):
+        await listener
+    assert heard == list(range(1, len(machine.enforcer.record.entries) + 1))
+    assert len(heard) > len(kept)
