@@ -17,7 +17,7 @@ OmlxdError
 │   └── ModelUnloading, ModelLoadCancelled
 ├── ModelTooLarge, InsufficientMemory
 ├── ModelBroken, ModelLoadFailed, GenerationFailed, EngineDied
-└── ConfigError, PortTaken, AlreadyRunning, StateUnreadable, ServiceFailed
+└── ConfigError, PortTaken, AlreadyRunning, StateUnreadable, StateUnwritable, ServiceFailed
 """
 
 from collections.abc import Mapping, Sequence
@@ -250,3 +250,9 @@ class ServiceFailed(OmlxdError):
     """The operating system's service could not be installed, started or stopped."""
 
     code = "service_failed"
+
+
+class StateUnwritable(OmlxdError):
+    """What must survive a restart could not be saved: a full disk, a folder without access."""
+
+    code = "state_unwritable"

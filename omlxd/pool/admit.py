@@ -1,46 +1,44 @@
-"""May this model be loaded now? The question, its answers, and the answer without a guard."""
+"""May this model be loaded now? Puts the question to the policy, with what is known now."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from omlxd.errors import OmlxdError
+from omlxd.policy.admission import Admit, LoadNeed, LoadPlan, LoadScene, plan_load
+from omlxd.pool.protocol import DeviceEngine, MemoryView
 from omlxd.pool.record import ModelRecord
+from omlxd.pool.sizes import SizeBook
+from omlxd.pool.view import view_for_load
+
+Admission = Callable[[ModelRecord, Sequence[ModelRecord], int], LoadPlan]
+"""(the model, all models, bytes promised and not allocated yet) -> what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """Load it; ``reserve`` bytes are promised to it until they are allocated."""
+class MemoryAdmission:
+    def __init__(
+        self, engine: DeviceEngine, memory: Callable[[], MemoryView | None], sizes: SizeBook
+    ) -> None:
+        self._engine = engine
+        self._memory = memory
+        self._sizes = sizes
 
-    reserve: int
-
-
-@dataclass(frozen=True, slots=True)
-class MakeRoom:
-    """It fits once these have left, in this order of harm; those in use are drained first."""
-
-    victims: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing can be done about it now; ``reason`` is for ``/status``."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """It can never be loaded as things stand."""
-
-    make_error: Callable[[], OmlxdError]
-
-
-Verdict = Admit | MakeRoom | Wait | Refuse
-
-Admission = Callable[[ModelRecord, Sequence[ModelRecord], int], Verdict]
-"""(the model, all models, bytes promised to loads and not allocated yet) -> what to do."""
-
-
-def admit_always(record: ModelRecord, records: Sequence[ModelRecord], promised: int) -> Verdict:
-    """The answer where nothing is known of the machine's memory."""
-    return Admit(reserve=record.model.weights_bytes)
+    def __call__(
+        self, record: ModelRecord, records: Sequence[ModelRecord], promised: int
+    ) -> LoadPlan:
+        """Where nothing is known of the machine's memory every load is admitted."""
+        need = LoadNeed(
+            model_id=record.id,
+            weights_bytes=self._sizes.expected(record.model),
+            headroom_bytes=self._sizes.headroom(record.model),
+        )
+        memory = self._memory()
+        if memory is None:
+            return Admit(need.bytes)
+        views = (view_for_load(other, self._engine.view(other.id)) for other in records)
+        scene = LoadScene(
+            models=tuple(seen for seen in views if seen is not None),
+            usage=memory.usage,
+            reserved=promised,
+            evicted=record.evicted_for,
+            paused=memory.paused,
+            enforce=memory.enforce,
+        )
+        return plan_load(need, scene, memory.ceilings)

@@ -6,7 +6,13 @@ from typing import Any
 
 import structlog
 
-from omlxd.errors import ModelLoadCancelled, ModelLoadFailed, OmlxdError
+from omlxd.errors import (
+    MemoryPressureAborted,
+    ModelLoadCancelled,
+    ModelLoadFailed,
+    OmlxdError,
+)
+from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.entry import (
     GivenUp,
     Loaded,
@@ -22,7 +28,7 @@ from omlxd.pool.ledger import Ledger
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import LoadTicket, PoolPorts
 from omlxd.pool.record import ModelRecord
-from omlxd.pool.timing import loop_call_later
+from omlxd.pool.timing import pause
 
 log = structlog.get_logger(__name__)
 
@@ -31,17 +37,31 @@ SETTLE_STEP = 0.1
 SETTLED = 0.95
 """Share of the freed bytes that must show before the next load."""
 
+LARGEST_SURPLUS = 1.5
+"""Times the weights; beyond it the measured growth was not the model's."""
+STOPPED_BY_GUARD = "Loading it was stopped by memory pressure a moment ago."
+
 Done = Callable[[ModelRecord, OmlxdError | None], None]
 
 
 class Device:
     """Changes the records' states when the device thread has done its part."""
 
-    def __init__(self, options: PoolOptions, ports: PoolPorts, done: Done) -> None:
+    def __init__(
+        self,
+        options: PoolOptions,
+        ports: PoolPorts,
+        done: Done,
+        *,
+        quiet: Callable[[], bool],
+        measured: Callable[[CatalogModel, int], None],
+    ) -> None:
+        """``quiet``: nothing runs, and at most one load; ``measured`` hears what models took."""
         self._options = options
         self._ports = ports
-        self._call_later = ports.call_later or loop_call_later
         self._done = done
+        self._quiet = quiet
+        self._measured = measured
         self._ledger = Ledger()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -54,8 +74,9 @@ class Device:
         record.happen(Started(now))
         ticket = self._ports.engine.load(record.id, record.model.path)
         record.ticket = ticket
+        before = self._ports.usage() if self._quiet() else None
         self._ledger.reserve(record.id, reserve)
-        self._spawn(self._await_load(record, ticket), f"load {record.id}")
+        self._spawn(self._await_load(record, ticket, before), f"load {record.id}")
         self._ports.wake()
 
     def unload(self, record: ModelRecord) -> None:
@@ -82,7 +103,9 @@ class Device:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _await_load(self, record: ModelRecord, ticket: LoadTicket) -> None:
+    async def _await_load(
+        self, record: ModelRecord, ticket: LoadTicket, before: int | None
+    ) -> None:
         error: OmlxdError | None = None
         try:
             facts = await ticket.result()
@@ -98,7 +121,8 @@ class Device:
             record.happen(Loaded(facts))
             record.ready_at = self._ports.clock()
             record.failures = 0
-            record.preload = False
+            record.preload = record.load_aborted = False
+            self._measure(record, before)
             log.info("model_ready", model=record.id, weights_bytes=facts.weights_bytes)
         finally:
             record.ticket = None
@@ -106,7 +130,21 @@ class Device:
         self._done(record, error)
         self._ports.wake()
 
+    def _measure(self, record: ModelRecord, before: int | None) -> None:
+        """Remember what it took: more than its weights only where nothing else happened."""
+        facts, after = record.facts, self._ports.usage()
+        if facts is None:
+            return
+        size = facts.weights_bytes
+        if before is not None and after is not None and self._quiet():
+            size = min(max(size, after - before), int(size * LARGEST_SURPLUS))
+        self._measured(record.model, size)
+
     def _cancelled(self, record: ModelRecord, error: ModelLoadCancelled) -> OmlxdError | None:
+        if record.load_aborted:
+            # Not at once again: what made the guard stop it is still there.
+            record.load_aborted = False
+            return self._failed(record, MemoryPressureAborted(STOPPED_BY_GUARD))
         if isinstance(record.state, Loading) and record.state.cancelling:
             log.info("model_load_cancelled", model=record.id)
             record.happen(GivenUp())
@@ -115,16 +153,16 @@ class Device:
 
     def _failed(self, record: ModelRecord, error: OmlxdError) -> OmlxdError:
         record.failures += 1
-        pause = pause_after(record.failures, self._options)
+        cool_down = pause_after(record.failures, self._options)
         # A copy: the traceback's frames would keep alive what was loaded.
-        error = told_again(error, retry_after=pause)
-        record.happen(LoadFailed(error, self._ports.clock() + pause, record.failures))
+        error = told_again(error, retry_after=cool_down)
+        record.happen(LoadFailed(error, self._ports.clock() + cool_down, record.failures))
         log.warning(
             "model_load_failed",
             model=record.id,
             code=error.code,
             reason=error.message,
-            retry_in=pause,
+            retry_in=cool_down,
             attempts=record.failures,
         )
         return error
@@ -134,11 +172,10 @@ class Device:
         freed = 0
         try:
             freed = await self._ports.engine.unload(record.id)
+            freed = await self._settled(before, freed)
         except OmlxdError as error:
             # Only an engine that is over refuses, and then the memory goes with the process.
             log.warning("model_unload_refused", model=record.id, code=error.code)
-        else:
-            freed = await self._settled(before, freed)
         log.info("model_unloaded", model=record.id, freed_bytes=freed)
         record.happen(Unloaded())
         for waiting in record.unloaded:
@@ -152,6 +189,7 @@ class Device:
         """Bytes that really came free: waits until they show, or the limit has passed."""
         if self._ports.release_memory is not None:
             await asyncio.to_thread(self._ports.release_memory)
+        await self._ports.engine.sample()
         usage = self._ports.usage()
         if before is None or usage is None:
             return freed
@@ -160,19 +198,6 @@ class Device:
             if self._ports.clock() >= until:
                 log.warning("freed_memory_not_seen", expected=freed, seen=before - usage)
                 break
-            await self._pause(SETTLE_STEP)
+            await pause(self._ports.call_later, SETTLE_STEP)
             usage = self._ports.usage()
         return freed if usage is None else max(0, before - usage)
-
-    async def _pause(self, seconds: float) -> None:
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def end() -> None:
-            if not over.done():
-                over.set_result(None)
-
-        timer = self._call_later(seconds, end)
-        try:
-            await over
-        finally:
-            timer.cancel()

@@ -1,16 +1,21 @@
 """What a waiting or refused request is told, and how long a failed load is left alone."""
 
 from omlxd.errors import (
+    InsufficientMemory,
     MemoryPressure,
     ModelBroken,
     ModelLoadFailed,
+    ModelTooLarge,
     ModelUnloading,
     OmlxdError,
     QueueFull,
+    Unavailable,
 )
+from omlxd.policy.admission import RefusalKind, Refuse
 from omlxd.pool.entry import Draining, Failed, Queued, Unloading
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.record import ModelRecord
+from omlxd.units import format_bytes
 
 
 def pause_after(failures: int, options: PoolOptions) -> float:
@@ -23,6 +28,8 @@ def told_again(error: OmlxdError, retry_after: float | None) -> OmlxdError:
     """The failure of a load, for one more request: a raised exception keeps its frames alive."""
     if isinstance(error, ModelBroken):
         return ModelBroken(error.message, **error.facts)
+    if isinstance(error, Unavailable):
+        return type(error)(error.message, retry_after=retry_after, **error.facts)
     return ModelLoadFailed(error.message, retry_after=retry_after, **error.facts)
 
 
@@ -58,3 +65,28 @@ def waited_too_long(record: ModelRecord, waited: float) -> OmlxdError:
                 retry_after=5.0,
                 **facts,
             )
+
+
+def refused(record: ModelRecord, plan: Refuse) -> OmlxdError:
+    """For a load that cannot be: its sizes, the mark that tripped, the binding term, a remedy."""
+    facts = dict(plan.facts)
+    size = facts["weights_bytes"] + facts["headroom_bytes"]
+    mark, limit = facts["hard_bytes"], facts["ceiling_bytes"]
+    bound = (
+        f"the {plan.mark} mark is {format_bytes(mark)} of a ceiling of {format_bytes(limit)}, "
+        f"set by the {plan.binding} term"
+    )
+    facts_shown = {**facts, "mark": plan.mark, "binding": plan.binding, "remedy": plan.remedy}
+    if plan.kind is RefusalKind.MODEL_TOO_LARGE:
+        return ModelTooLarge(
+            f"Model '{record.id}' needs {format_bytes(size)} and can never fit here: {bound}. "
+            f"{plan.remedy}",
+            **facts_shown,
+        )
+    used = format_bytes(facts["current_bytes"])
+    return InsufficientMemory(
+        f"Model '{record.id}' needs {format_bytes(size)} and {used} are in use that cannot be "
+        f"freed: {bound}. {plan.remedy}",
+        retry_after=None,
+        **facts_shown,
+    )

@@ -2,9 +2,10 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -16,23 +17,29 @@ from omlxd.errors import (
     ModelUnloading,
     ShuttingDown,
     Starting,
+    StateUnwritable,
 )
+from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.readings import ModelView
-from omlxd.pool import names
-from omlxd.pool.admit import Admission, admit_always
+from omlxd.pool import guard, names
+from omlxd.pool.admit import MemoryAdmission
 from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
 from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
 from omlxd.pool.failures import cooling_down
 from omlxd.pool.follow import follow
 from omlxd.pool.options import ModelSettings, PoolOptions
-from omlxd.pool.protocol import PoolPorts, Timer
+from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import Lease, ModelRecord, Waiter
+from omlxd.pool.remembered import Remembered
 from omlxd.pool.residency import Residency
-from omlxd.pool.scanner import Scan, Scanner, scan_with
+from omlxd.pool.scan import scan_root
+from omlxd.pool.scanner import Scan, Scanner
 from omlxd.pool.settings import SettingsBook
-from omlxd.pool.status import ModelStatus, statuses, view
+from omlxd.pool.sizes import SizeBook
+from omlxd.pool.status import ModelStatus, statuses
 from omlxd.pool.timing import loop_call_later
 from omlxd.pool.tokenizers import TokenizerCache
+from omlxd.pool.view import view
 from omlxd.text.protocol import Tokenizer
 
 log = structlog.get_logger(__name__)
@@ -47,20 +54,20 @@ class EnginePool:
         roots: Sequence[Path],
         ports: PoolPorts,
         *,
-        admission: Admission = admit_always,
-        scan: Scan | None = None,
+        scan: Scan = scan_root,
     ) -> None:
         self._options = options
         self._ports = ports
-        self._call_later = ports.call_later or loop_call_later
         self._book = SettingsBook(options)
-        self._residency = Residency(options, ports, admission)
+        self._sizes = SizeBook()
+        admission = MemoryAdmission(ports.engine, ports.memory, self._sizes)
+        self._residency = Residency(options, ports, admission, self._measured)
         self._tokenizers = TokenizerCache(ports.load_tokenizer)
-        self._scanner = Scanner(
-            roots, options.scan_limit, self._call_later, self._adopt, scan=scan or scan_with("")
-        )
+        call_later = ports.call_later or loop_call_later
+        self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY
-        self._next_scan: Timer | None = None
+        self._settings_file = Remembered(_in(ports.state, "models.json"))
+        self._sizes_file = Remembered(_in(ports.state, "model-sizes.json"))
         self._stopping = False
 
     # What there is
@@ -117,6 +124,26 @@ class EnginePool:
 
     def settings(self, model_id: str) -> ModelSettings:
         return self._book.of(model_id)
+
+    async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
+        """Set keys of ModelSettings, or ``default``; None resets a key to the configuration's.
+
+        Takes hold at once and is on disk when this returns. Raises ModelNotFound,
+        InvalidRequest with the key at fault, StateUnwritable.
+        """
+        record = self._record(model_id)
+        self._book.change(model_id, changes, self._catalog.models)
+        record.settings = self._book.of(model_id)
+        if "pinned" in changes:
+            record.preload = record.pinned and record.facts is None
+        self._residency.advance()
+        try:
+            await self._settings_file.write(self._book.to_json())
+        except OSError as error:
+            raise StateUnwritable(
+                f"The change is in force but will be lost at a restart: {error.strerror}."
+            ) from error
+        return record.settings
 
     def context_length(self, model_id: str) -> int | None:
         """The effective one: the model's own, or less where the settings say so."""
@@ -203,13 +230,17 @@ class EnginePool:
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         """All models, the broken ones too, by id."""
-        return statuses(self._residency, self._catalog, self._book, self._ports)
+        return statuses(self._residency, self._catalog, self._book, self._sizes, self._ports)
 
     def views(self) -> tuple[ModelView, ...]:
         """Models in memory or on their way there, as the guard sees them."""
         engine = self._ports.engine
         records = self._residency.records.values()
         return tuple(v for r in records if (v := view(r, engine.view(r.id))) is not None)
+
+    async def apply(self, action: Action) -> Outcome:
+        """Carry out what the guard decided; what is not about models is not accepted."""
+        return await guard.apply(action, self._residency, self._options, self._ports)
 
     def check_idle(self) -> None:
         """Unload what nobody used for its idle timeout; called after each tick of the guard."""
@@ -229,14 +260,15 @@ class EnginePool:
     # Life
 
     async def start(self) -> None:
-        """Begin to scan and to preload; returns at once."""
-        self._scan_again()
+        """Recall what was remembered, then begin to scan and to preload."""
+        self._book.restore(await self._settings_file.read())
+        self._sizes.restore(await self._sizes_file.read())
+        self._scanner.keep_looking(self._options.scan_every)
 
     async def stop(self) -> None:
         """Refuse what waits, end what runs, unload everything."""
         self._stopping = True
-        if self._next_scan is not None:
-            self._next_scan.cancel()
+        self._scanner.stop()
         residency, now = self._residency, self._ports.clock()
         for record in list(residency.records.values()):
             record.preload = False
@@ -244,15 +276,16 @@ class EnginePool:
             residency.drain(record, DrainReason.STOPPING, now)
         residency.advance()
         await residency.device.join()
+        await self._sizes_file.flush()
+        await self._settings_file.flush()
 
     async def rescan(self) -> Catalog:
         """Look at all roots again; returns when all were read or ran out of time."""
         return await self._scanner.scan()
 
-    def _scan_again(self) -> None:
-        self._scanner.begin()
-        if self._options.scan_every is not None:
-            self._next_scan = self._call_later(self._options.scan_every, self._scan_again)
+    def _measured(self, model: CatalogModel, size: int) -> None:
+        if self._sizes.note(model, size):
+            self._sizes_file.write(self._sizes.to_json())
 
     def _adopt(self, catalog: Catalog) -> None:
         if self._stopping:
@@ -260,3 +293,7 @@ class EnginePool:
         self._catalog = catalog
         follow(self._residency, catalog, self._book)
         self._residency.advance()
+
+
+def _in(folder: Path | None, name: str) -> Path | None:
+    return None if folder is None else folder / name

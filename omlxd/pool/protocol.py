@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import Generation
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import OmlxdError
+from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.readings import AllocatorSample
+from omlxd.policy.usage import Usage
 from omlxd.text.protocol import Tokenizer
 
 
@@ -52,6 +56,12 @@ class DeviceEngine(Protocol):
     def abort(self, model_id: str | None, error: OmlxdError) -> int:
         """End all requests of a model (None: of all) with ``error``; how many."""
 
+    def reclaim(self, *, when_idle: bool) -> None:
+        """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
+
+    async def sample(self) -> AllocatorSample:
+        """The allocator's numbers as of the next step boundary."""
+
     def view(self, model_id: str) -> ModelActivity: ...
 
 
@@ -59,11 +69,31 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """What the admission of a load needs to know.
+
+    Attributes:
+        usage: measured now, not at the last tick: an unload may have just ended.
+        paused: admission of requests is paused by pressure.
+        enforce: False when the guard only watches.
+    """
+
+    usage: Usage
+    ceilings: Ceilings
+    paused: bool = False
+    enforce: bool = True
+
+
 def _nothing() -> None:
     """Nobody listens."""
 
 
 def _unknown() -> int | None:
+    return None
+
+
+def _no_guard() -> MemoryView | None:
     return None
 
 
@@ -78,6 +108,8 @@ class PoolPorts:
         wake: called when something changed that the guard should look at.
         usage: bytes this process uses now, None where unknown; a cheap call.
         release_memory: gives freed heap pages back to the system; called in a thread.
+        memory: what the guard knows now; None: every load is admitted.
+        state: folder of what the pool remembers; None: it remembers nothing.
     """
 
     engine: DeviceEngine
@@ -87,3 +119,5 @@ class PoolPorts:
     wake: Callable[[], None] = _nothing
     usage: Callable[[], int | None] = _unknown
     release_memory: Callable[[], object] | None = None
+    memory: Callable[[], MemoryView | None] = _no_guard
+    state: Path | None = None

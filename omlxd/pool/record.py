@@ -71,6 +71,10 @@ class ModelRecord:
     state: State = field(default_factory=Absent)
     ready_at: float = 0.0
     failures: int = 0
+    load_aborted: bool = False
+    """The guard asked for the end of the load in progress."""
+    evicted_for: bool = False
+    """Others were unloaded to make room for it, so readings may still show them."""
     preload: bool = False
     ticket: LoadTicket | None = None
     leases: set[Lease] = field(default_factory=set)

@@ -3,11 +3,13 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import assert_never
 
 import structlog
 
-from omlxd.errors import ModelUnloading, OmlxdError
-from omlxd.pool.admit import Admission, Admit, MakeRoom, Refuse, Wait
+from omlxd.errors import OmlxdError
+from omlxd.policy.admission import Admit, EvictFirst, RefusalKind, Refuse, Wait
+from omlxd.pool.admit import Admission
 from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.device import Device
 from omlxd.pool.entry import (
@@ -19,6 +21,7 @@ from omlxd.pool.entry import (
     Failed,
     GivenUp,
     Kept,
+    LoadFailed,
     Loading,
     Postponed,
     Queued,
@@ -26,23 +29,36 @@ from omlxd.pool.entry import (
     Unloading,
     Wanted,
 )
-from omlxd.pool.failures import told_again, waited_too_long
+from omlxd.pool.failures import pause_after, refused, told_again
+from omlxd.pool.leases import Leases
 from omlxd.pool.line import in_line, next_due, patience_ends
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.protocol import PoolPorts
-from omlxd.pool.record import Lease, ModelRecord, Waiter
+from omlxd.pool.record import ModelRecord, Waiter
 from omlxd.pool.timing import Alarm, AwakeClock, loop_call_later
 
 log = structlog.get_logger(__name__)
+
+LOOK_AGAIN = 1.0
+"""Seconds until a load that must wait is judged anew, though nothing of ours has changed."""
 
 
 class Residency:
     """Owns the records. Nothing here awaits: each method leaves everything consistent."""
 
-    def __init__(self, options: PoolOptions, ports: PoolPorts, admission: Admission) -> None:
+    def __init__(
+        self,
+        options: PoolOptions,
+        ports: PoolPorts,
+        admission: Admission,
+        measured: Callable[[CatalogModel, int], None],
+    ) -> None:
         self.records: dict[str, ModelRecord] = {}
         self.awake = AwakeClock(ports.clock)
-        self.device = Device(options, ports, self._device_done)
+        self.leases = Leases(ports, self.awake)
+        self.device = Device(
+            options, ports, self._device_done, quiet=self._quiet, measured=measured
+        )
         self._options = options
         self._ports = ports
         self._admission = admission
@@ -63,38 +79,26 @@ class Residency:
 
     # Requests
 
+    def next_number(self) -> int:
+        return next(self._numbers)
+
     def enqueue(self, record: ModelRecord, waiter: Waiter) -> None:
         record.waiting.append(waiter)
         self.advance()
 
-    def next_number(self) -> int:
-        return next(self._numbers)
-
     def leave(self, record: ModelRecord, waiter: Waiter) -> None:
-        """The request is gone, whether it waits or was granted its lease just now."""
+        """The request is gone, whether it waits or holds its lease."""
         granted = waiter.granted
         if granted.done() and not granted.cancelled() and granted.exception() is None:
-            self.release(record, granted.result())
-            return
-        granted.cancel()
-        if waiter in record.waiting:
-            record.waiting.remove(waiter)
+            self.leases.take_back(record, granted.result())
+        else:
+            granted.cancel()
+            if waiter in record.waiting:
+                record.waiting.remove(waiter)
         self.advance()
 
-    def release(self, record: ModelRecord, lease: Lease) -> None:
-        """Any number of times; the first counts."""
-        lease.end()
-        if lease in record.leases:
-            record.leases.discard(lease)
-            self._used(record)
-            self.advance()
-
     def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:
-        """Each gets an error of its own: an exception raised twice joins its tracebacks."""
-        while record.waiting:
-            waiter = record.waiting.popleft()
-            if not waiter.granted.done():
-                waiter.granted.set_exception(make_error())
+        self.leases.fail_waiting(record, make_error)
 
     # Memory
 
@@ -117,22 +121,15 @@ class Residency:
         """Do what can be done now, and set the alarm for what becomes possible by time alone."""
         now = self._ports.clock()
         for record in list(self.records.values()):
-            self._expire(record, now)
+            if not isinstance(record.state, Loading):
+                # Deadlines are for waiting in line; a load that has begun is waited for.
+                self.leases.expire(record, now)
             self._settle(record, now)
         self._patience = math.inf
         self._serve_line(now)
         due = next_due(self.records.values())
         soonest = min(math.inf if due is None else due, self._patience)
         self._alarm.set(None if soonest == math.inf else soonest)
-
-    def _expire(self, record: ModelRecord, now: float) -> None:
-        """Deadlines are for waiting in line; a load that has begun is waited for."""
-        if isinstance(record.state, Loading):
-            return
-        for waiter in [w for w in record.waiting if w.deadline <= now]:
-            record.waiting.remove(waiter)
-            if not waiter.granted.done():
-                waiter.granted.set_exception(waited_too_long(record, now - waiter.since))
 
     def _settle(self, record: ModelRecord, now: float) -> None:
         match record.state:
@@ -147,7 +144,7 @@ class Residency:
                 self._settle_ready(record, now)
             case Draining(deadline=deadline):
                 if record.leases and deadline <= now:
-                    self._end_leases(record)
+                    self.leases.end_all(record)
                 self._drained(record)
             case Unloading():
                 pass
@@ -162,7 +159,7 @@ class Residency:
         if record.gone or record.replacement is not None:
             self.drain(record, DrainReason.VANISHED, now + self._options.drain_deadline)
         else:
-            self._grant(record)
+            self.leases.grant(record)
 
     def _rest(self, record: ModelRecord, now: float) -> None:
         self._follow_disk(record)
@@ -182,30 +179,6 @@ class Residency:
         if isinstance(record.state, Failed):
             record.happen(GivenUp())
 
-    def _grant(self, record: ModelRecord) -> None:
-        facts = record.facts
-        while facts is not None and record.waiting and record.has_room:
-            waiter = record.waiting.popleft()
-            if waiter.granted.done():
-                continue
-            lease = Lease(record.id, waiter.request_id, facts, self._ports.engine.submit)
-            record.leases.add(lease)
-            self._used(record)
-            waiter.granted.set_result(lease)
-
-    def _used(self, record: ModelRecord) -> None:
-        record.last_used = self._ports.clock()
-        record.idle_since = self.awake()
-
-    def _end_leases(self, record: ModelRecord) -> None:
-        """Its deadline has passed: requests end at the next step, before the unload itself."""
-        name = record.id
-        self._ports.engine.abort(name, ModelUnloading(f"Model '{name}' was unloaded."))
-        log.warning("leases_ended", model=name, leases=len(record.leases))
-        for lease in record.leases:
-            lease.end()
-        record.leases.clear()
-
     def _drained(self, record: ModelRecord) -> None:
         if isinstance(record.state, Draining) and not record.leases:
             self.device.unload(record)
@@ -224,46 +197,73 @@ class Residency:
 
     def _serve(self, record: ModelRecord, now: float) -> bool:
         """True when ``record`` has left the line."""
-        verdict = self._admission(record, tuple(self.records.values()), self.device.promised())
-        match verdict:
+        for other in self.records.values():
+            self.device.note_progress(other)
+        plan = self._admission(record, tuple(self.records.values()), self.device.promised())
+        match plan:
             case Admit(reserve=reserve):
+                record.evicted_for = False
                 self.device.load(record, reserve, now)
                 return True
-            case Refuse(make_error=make_error):
-                record.preload = False
-                self.fail_waiting(record, make_error)
-                record.happen(GivenUp())
-                return True
-            case Wait(reason=reason):
-                record.happen(Postponed(reason))
-                return False
-            case MakeRoom(victims=victims):
+            case Refuse():
+                return self._refuse(record, plan, now)
+            case EvictFirst(model_ids=victims):
                 self._make_room(record, victims, now)
-                return False
+            case Wait(reason=reason, drain=victims):
+                record.happen(Postponed(reason))
+                self._patience = now + LOOK_AGAIN
+                if victims:
+                    self._make_room(record, victims, now)
+            case _:
+                assert_never(plan)
+        return False
+
+    def _refuse(self, record: ModelRecord, plan: Refuse, now: float) -> bool:
+        if plan.kind is RefusalKind.INSUFFICIENT_MEMORY and record.evicted_for:
+            # Room was made for it a moment ago, and the readings may not show it yet.
+            record.happen(Postponed("waits for memory to come free"))
+            self._patience = now + LOOK_AGAIN
+            return False
+        self.fail_waiting(record, lambda: refused(record, plan))
+        if record.preload:
+            self._postpone_preload(record, refused(record, plan), now)
+        else:
+            record.happen(GivenUp())
+        return True
+
+    def _postpone_preload(self, record: ModelRecord, error: OmlxdError, now: float) -> None:
+        record.failures += 1
+        pause = pause_after(record.failures, self._options)
+        record.happen(LoadFailed(error, now + pause, record.failures))
 
     def _make_room(self, record: ModelRecord, victims: tuple[str, ...], now: float) -> None:
         in_use = []
         for victim in (self.records[name] for name in victims):
-            if not victim.busy:
+            ends = patience_ends(record, victim, self._options.drain_after)
+            if victim.busy:
+                in_use.append(victim.id)
+            if victim.busy and ends > now:
+                self._patience = min(self._patience, ends)
+            elif isinstance(victim.state, Ready):
+                # Never cut for another's sake: the one that waits has a deadline.
+                record.evicted_for = True
                 self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
-                continue
-            in_use.append(victim.id)
-            if isinstance(victim.state, Ready):
-                ends = patience_ends(record, victim, self._options.drain_after)
-                if ends <= now:
-                    # Never cut for another's sake: the one that waits has a deadline.
-                    self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
-                else:
-                    self._patience = min(self._patience, ends)
-        waits_for = ", ".join(in_use) or "memory to come free"
-        record.happen(Postponed(f"waits for {waits_for}" + (", in use" if in_use else "")))
+        if in_use:
+            record.happen(Postponed(f"waits for {', '.join(in_use)}, in use"))
+        else:
+            record.happen(Postponed("waits for memory to come free"))
 
     def _keep_what_need_not_leave(self) -> None:
         for record in self.records.values():
             state = record.state
             if isinstance(state, Draining) and state.reason is DrainReason.MAKE_ROOM:
                 record.happen(Kept())
-                self._grant(record)
+                self.leases.grant(record)
+
+    def _quiet(self) -> bool:
+        """At most one model is on its way, and no request runs."""
+        moving = [r for r in self.records.values() if isinstance(r.state, Loading | Unloading)]
+        return len(moving) <= 1 and not any(r.leases for r in self.records.values())
 
     def _device_done(self, record: ModelRecord, error: OmlxdError | None) -> None:
         """A load or an unload ended; ``error`` is for those who waited for the load."""

@@ -7,6 +7,7 @@ Layouts: ``model/``, ``org/model/``, a root that itself is a model, and the Hugg
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -41,18 +42,15 @@ class Findings:
             self.skipped.append(Skipped(name, reason))
 
 
-def scan_root(path: str, headers: HeaderCache, privacy_hint: str) -> RootScan:
-    """One look at ``path``. Never raises for what lies there.
-
-    ``privacy_hint`` is added where the system denies access.
-    """
+def scan_root(path: str, headers: HeaderCache) -> RootScan:
+    """One look at ``path``. Never raises for what lies there."""
     root = os.path.realpath(path)
     findings = Findings()
     try:
         names = sorted(os.listdir(root))
         _scan_level(root, names, findings, headers)
     except OSError as error:
-        return RootScan(_trouble(path, error, privacy_hint))
+        return RootScan(_trouble(path, error))
     headers.forget_unseen()
     return RootScan(
         RootStatus(path, RootState.OK),
@@ -62,13 +60,21 @@ def scan_root(path: str, headers: HeaderCache, privacy_hint: str) -> RootScan:
     )
 
 
-def _trouble(path: str, error: OSError, privacy_hint: str) -> RootStatus:
+def _trouble(path: str, error: OSError) -> RootStatus:
     match error.errno:
         case errno.ENOENT:
             detail = "The folder does not exist, or its volume is not mounted."
             return RootStatus(path, RootState.ABSENT, detail)
-        case errno.EPERM | errno.EACCES:
-            detail = f"Access is denied ({error.strerror}). {privacy_hint}".rstrip()
+        case errno.EPERM:
+            # Denied though the mode would allow it: on a Mac its privacy protection.
+            detail = (
+                "Access is denied. On a Mac, allow it in System Settings > Privacy & Security "
+                "> Files & Folders (or Full Disk Access), for the program "
+                f"{sys.executable}."
+            )
+            return RootStatus(path, RootState.DENIED, detail)
+        case errno.EACCES:
+            detail = "Access is denied; check the owner and the permissions of the folder."
             return RootStatus(path, RootState.DENIED, detail)
         case errno.ENOTDIR:
             return RootStatus(path, RootState.FAILED, "This is not a folder.")

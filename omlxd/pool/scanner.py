@@ -19,10 +19,6 @@ log = structlog.get_logger(__name__)
 Scan = Callable[[str, HeaderCache], RootScan]
 
 
-def scan_with(privacy_hint: str) -> Scan:
-    return lambda path, headers: scan_root(path, headers, privacy_hint)
-
-
 class RootScanner:
     """One root. While a look at it hangs no second thread is started."""
 
@@ -96,9 +92,10 @@ class Scanner:
         call_later: CallLater,
         changed: Callable[[Catalog], None],
         *,
-        scan: Scan,
+        scan: Scan = scan_root,
     ) -> None:
         self._limit = limit
+        self._next: Timer | None = None
         self._call_later = call_later
         self._changed = changed
         paths = dict.fromkeys(os.path.abspath(root) for root in roots)
@@ -110,6 +107,16 @@ class Scanner:
     @property
     def first_look_over(self) -> bool:
         return all(root.latest.status.state is not RootState.SCANNING for root in self._roots)
+
+    def keep_looking(self, every: float | None) -> None:
+        """Look at all roots now, and again each ``every`` seconds; None: only now."""
+        self.begin()
+        if every is not None:
+            self._next = self._call_later(every, lambda: self.keep_looking(every))
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
 
     def begin(self) -> list[asyncio.Future[None]]:
         """Look at all roots now; each future ends with its look, or at the time limit."""

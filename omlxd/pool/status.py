@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from omlxd.policy.readings import ModelView
 from omlxd.pool.catalog import BrokenModel, Catalog, ModelKind
 from omlxd.pool.entry import (
     Absent,
@@ -15,10 +14,11 @@ from omlxd.pool.entry import (
     Unloading,
 )
 from omlxd.pool.line import in_line
-from omlxd.pool.protocol import ModelActivity, PoolPorts
+from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
 from omlxd.pool.settings import SettingsBook
+from omlxd.pool.sizes import SizeBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,11 @@ def of_broken(model: BrokenModel) -> ModelStatus:
 
 
 def statuses(
-    residency: Residency, catalog: Catalog, book: SettingsBook, ports: PoolPorts
+    residency: Residency,
+    catalog: Catalog,
+    book: SettingsBook,
+    sizes: SizeBook,
+    ports: PoolPorts,
 ) -> tuple[ModelStatus, ...]:
     """All models, the broken ones too, by id."""
     places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
@@ -88,6 +92,7 @@ def statuses(
             replace(
                 status,
                 position=places.get(record.id),
+                measured_bytes=sizes.measured(record.model),
                 cache_bytes=None
                 if record.facts is None
                 else ports.engine.view(record.id).cache_bytes,
@@ -96,25 +101,6 @@ def statuses(
         )
     broken = [of_broken(b) for b in catalog.broken.values() if b.id not in residency.records]
     return tuple(sorted([*known, *broken], key=lambda status: status.id))
-
-
-def view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
-    """As the guard sees it; None when it takes no memory."""
-    facts = record.facts
-    loading = isinstance(record.state, Loading)
-    if facts is None and not loading:
-        return None
-    return ModelView(
-        id=record.id,
-        weights_bytes=facts.weights_bytes if facts else record.model.weights_bytes,
-        kv_bytes=activity.cache_bytes,
-        busy=record.busy or bool(activity.running or activity.waiting),
-        requests=len(record.leases),
-        pinned=record.pinned,
-        last_used=record.last_used,
-        loading=loading,
-        pending_unload=isinstance(record.state, Draining | Unloading),
-    )
 
 
 def _unload_in(record: ModelRecord, timeout: float | None, idle_for: float) -> float | None:

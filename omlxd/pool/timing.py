@@ -12,6 +12,21 @@ def loop_call_later(delay: float, callback: Callable[[], None]) -> Timer:
     return asyncio.get_running_loop().call_later(delay, callback)
 
 
+async def pause(call_later: CallLater | None, seconds: float) -> None:
+    """Sleep by ``call_later``; None: the loop's own."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = (call_later or loop_call_later)(seconds, end)
+    try:
+        await over
+    finally:
+        timer.cancel()
+
+
 class Alarm:
     """Calls ``ring`` at the last time that was set."""
 

@@ -9,10 +9,20 @@ from typing import Any
 
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import ModelLoadCancelled, OmlxdError
-from omlxd.pool.catalog import CatalogModel, ModelKind, RootScan, RootState, RootStatus
+from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.tiers import Tier
+from omlxd.policy.usage import Usage
+from omlxd.pool.catalog import (
+    CatalogModel,
+    ModelKind,
+    RootScan,
+    RootState,
+    RootStatus,
+    merge,
+)
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
-from omlxd.pool.protocol import PoolPorts
+from omlxd.pool.protocol import MemoryView, PoolPorts
 
 MiB = 1024**2
 
@@ -121,6 +131,9 @@ class FakeEngine:
         self.resident: set[str] = set()
         self.activity: dict[str, FakeActivity] = {}
         self.most_resident = 0
+        self.reclaims: list[bool] = []
+        self.samples = 0
+        self.on_unload: Callable[[int], None] = lambda freed: None
 
     def load(self, model_id: str, path: str) -> FakeTicket:
         assert model_id not in self.resident, "loaded twice"
@@ -144,6 +157,7 @@ class FakeEngine:
             answer.set_result(self.sizes.get(model_id, 10 * MiB))
         freed = await answer
         self.resident.discard(model_id)
+        self.on_unload(freed)
         return freed
 
     def submit(self, model_id: str, sequence: Any) -> FakeGeneration:
@@ -155,7 +169,10 @@ class FakeEngine:
         return 1
 
     def reclaim(self, *, when_idle: bool) -> None:
-        pass
+        self.reclaims.append(when_idle)
+
+    async def sample(self) -> None:
+        self.samples += 1
 
     def view(self, model_id: str) -> FakeActivity:
         return self.activity.get(model_id, FakeActivity())
@@ -186,6 +203,55 @@ def a_scan(*models: CatalogModel, broken: Any = ()) -> RootScan:
     return RootScan(RootStatus("/models", RootState.OK), models, tuple(broken))
 
 
+def ceilings(
+    total: int, *, soft: float = 0.9, hard: float = 0.95, enabled: bool = True
+) -> Ceilings:
+    """A machine whose ceiling is ``total`` bytes."""
+    return Ceilings(
+        enabled=enabled,
+        tier=Tier.BALANCED,
+        total=total,
+        reserve=0,
+        static=total,
+        dynamic=None,
+        metal=None,
+        device_cap=None,
+        soft_fraction=soft,
+        hard_fraction=hard,
+    )
+
+
+class FakeMachine:
+    """Memory that holds what the fake engine has loaded, and ``others`` bytes."""
+
+    def __init__(self, total: int, **more: Any) -> None:
+        self.ceilings = ceilings(total, **more)
+        self.engine: FakeEngine | None = None
+        self.others = 0
+        self.residue = 0
+        self.paused = False
+        self.most = 0
+
+    def keep(self, freed: int) -> None:
+        """What was dropped still shows in the process's footprint."""
+        self.residue += freed
+
+    def used(self) -> int:
+        engine = self.engine
+        assert engine is not None
+        resident = sum(engine.sizes[name] for name in engine.resident)
+        loading = sum(t.loaded_bytes or 0 for t in engine.tickets if not t.answer.done())
+        return resident + loading + self.others
+
+    def usage(self) -> int:
+        return self.used() + self.residue
+
+    def memory(self) -> MemoryView:
+        self.most = max(self.most, self.used())
+        usage = Usage(bytes=self.usage(), active=self.used(), pool=0, footprint=self.usage())
+        return MemoryView(usage, self.ceilings, paused=self.paused)
+
+
 class House:
     """A pool with everything around it faked."""
 
@@ -199,9 +265,17 @@ class House:
         self.time = FakeTime()
         self.engine = FakeEngine(auto=auto)
         self.engine.sizes = {model.id: model.weights_bytes for model in models}
+        self.machine: FakeMachine | None = more.pop("machine", None)
+        if self.machine is not None:
+            self.machine.engine = self.engine
+            more = {"usage": self.machine.usage, "memory": self.machine.memory, **more}
         self.woken = 0
         self.tokenizer_loads: list[str] = []
-        ports = {key: more.pop(key) for key in ("usage", "release_memory") if key in more}
+        ports = {
+            key: more.pop(key)
+            for key in ("usage", "release_memory", "memory", "state")
+            if key in more
+        }
         self.pool = EnginePool(
             options or PoolOptions(),
             (),
@@ -219,8 +293,6 @@ class House:
 
     def show(self, *models: CatalogModel, broken: Any = ()) -> None:
         """What a scan finds on disk."""
-        from omlxd.pool.catalog import merge
-
         self.pool._adopt(merge([a_scan(*models, broken=broken)]))
 
     def state(self, model_id: str) -> str:
@@ -258,5 +330,5 @@ class Use:
         await self.task
 
     @property
-    def error(self) -> BaseException | None:
+    def error(self) -> Any:
         return self.task.exception() if self.task.done() else None

@@ -1,0 +1,105 @@
+"""Carries out what the memory guard asks of the models; refuses what has become wrong."""
+
+import asyncio
+from typing import Any
+
+from omlxd.errors import MemoryPressureAborted
+from omlxd.policy.actions import (
+    AbortLoads,
+    AbortRequests,
+    Action,
+    IdleReclaim,
+    MarkPendingUnload,
+    Outcome,
+    ReclaimPool,
+    Unload,
+)
+from omlxd.pool.entry import Draining, DrainReason, Loading, Ready, Unloading
+from omlxd.pool.options import PoolOptions
+from omlxd.pool.protocol import PoolPorts
+from omlxd.pool.record import ModelRecord
+from omlxd.pool.residency import Residency
+from omlxd.pool.timing import pause
+
+ONE_POLL = 1.0
+"""Seconds; an unload that takes longer is left in flight."""
+
+
+async def apply(
+    action: Action, residency: Residency, options: PoolOptions, ports: PoolPorts
+) -> Outcome:
+    """What became of ``action``; actions that are not about models are not accepted."""
+    match action:
+        case Unload(model_id=model_id):
+            return await _unload(action, model_id, residency, ports)
+        case MarkPendingUnload(model_id=model_id):
+            return _mark(action, model_id, residency, options, ports)
+        case AbortRequests(model_id=model_id):
+            return Outcome(action, accepted=ports.engine.abort(model_id, _aborted()) > 0)
+        case AbortLoads(model_ids=model_ids):
+            taken = [_abort_load(residency.records.get(name), residency) for name in model_ids]
+            return Outcome(action, accepted=any(taken), in_flight=any(taken))
+        case ReclaimPool():
+            ports.engine.reclaim(when_idle=False)
+            return Outcome(action)
+        case IdleReclaim():
+            ports.engine.reclaim(when_idle=True)
+            return Outcome(action)
+        case _:
+            return Outcome(action, accepted=False)
+
+
+def _aborted() -> MemoryPressureAborted:
+    return MemoryPressureAborted(
+        "The request was stopped to keep the machine from running out of memory.",
+        retry_after=10.0,
+    )
+
+
+async def _unload(action: Unload, model_id: str, residency: Residency, ports: PoolPorts) -> Outcome:
+    record = residency.records.get(model_id)
+    if record is None or record.busy or record.pinned:
+        return Outcome(action, accepted=False)
+    if not isinstance(record.state, Ready | Unloading):
+        return Outcome(action, accepted=False)
+    freed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    record.unloaded.append(freed)
+    residency.drain(record, DrainReason.PRESSURE, ports.clock())
+    over = asyncio.ensure_future(pause(ports.call_later, ONE_POLL))
+    either: tuple[asyncio.Future[Any], ...] = (freed, over)
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    over.cancel()
+    if not freed.done():
+        return Outcome(action, in_flight=True)
+    return Outcome(action, freed=freed.result())
+
+
+def _mark(
+    action: MarkPendingUnload,
+    model_id: str,
+    residency: Residency,
+    options: PoolOptions,
+    ports: PoolPorts,
+) -> Outcome:
+    record = residency.records.get(model_id)
+    if record is None or not isinstance(record.state, Ready | Draining):
+        return Outcome(action, accepted=False)
+    residency.drain(record, DrainReason.PRESSURE, ports.clock() + options.drain_deadline)
+    residency.advance()
+    return Outcome(action, in_flight=isinstance(record.state, Unloading))
+
+
+def _abort_load(record: ModelRecord | None, residency: Residency) -> bool:
+    if record is None or not isinstance(record.state, Loading) or record.state.cancelling:
+        return False
+    record.load_aborted = True
+    residency.cancel_load(record)
+    residency.fail_waiting(record, _load_aborted)
+    return True
+
+
+def _load_aborted() -> MemoryPressureAborted:
+    return MemoryPressureAborted(
+        "Loading the model was stopped to keep the machine from running out of memory.",
+        retry_after=10.0,
+    )

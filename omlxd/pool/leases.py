@@ -1,0 +1,66 @@
+"""Gives leases to those who wait for a model, and takes them back."""
+
+from collections.abc import Callable
+
+import structlog
+
+from omlxd.errors import ModelUnloading, OmlxdError
+from omlxd.pool.failures import waited_too_long
+from omlxd.pool.protocol import PoolPorts
+from omlxd.pool.record import Lease, ModelRecord
+
+log = structlog.get_logger(__name__)
+
+
+class Leases:
+    """Works on one record at a time; what follows from it is the caller's."""
+
+    def __init__(self, ports: PoolPorts, awake: Callable[[], float]) -> None:
+        self._ports = ports
+        self._awake = awake
+
+    def grant(self, record: ModelRecord) -> None:
+        """As many as there are waiting and the model may serve, first come first served."""
+        facts = record.facts
+        while facts is not None and record.waiting and record.has_room:
+            waiter = record.waiting.popleft()
+            if waiter.granted.done():
+                continue
+            lease = Lease(record.id, waiter.request_id, facts, self._ports.engine.submit)
+            record.leases.add(lease)
+            self._used(record)
+            waiter.granted.set_result(lease)
+
+    def take_back(self, record: ModelRecord, lease: Lease) -> None:
+        """Any number of times; the first counts."""
+        lease.end()
+        if lease in record.leases:
+            record.leases.discard(lease)
+            self._used(record)
+
+    def end_all(self, record: ModelRecord) -> None:
+        """A deadline has passed: requests end at the next step, before any unload."""
+        name = record.id
+        self._ports.engine.abort(name, ModelUnloading(f"Model '{name}' was unloaded."))
+        log.warning("leases_ended", model=name, leases=len(record.leases))
+        for lease in record.leases:
+            lease.end()
+        record.leases.clear()
+
+    def expire(self, record: ModelRecord, now: float) -> None:
+        """Those who waited until their deadline are told what for."""
+        for waiter in [w for w in record.waiting if w.deadline <= now]:
+            record.waiting.remove(waiter)
+            if not waiter.granted.done():
+                waiter.granted.set_exception(waited_too_long(record, now - waiter.since))
+
+    def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:
+        """Each gets an error of its own: an exception raised twice joins its tracebacks."""
+        while record.waiting:
+            waiter = record.waiting.popleft()
+            if not waiter.granted.done():
+                waiter.granted.set_exception(make_error())
+
+    def _used(self, record: ModelRecord) -> None:
+        record.last_used = self._ports.clock()
+        record.idle_since = self._awake()

@@ -1,0 +1,423 @@
+"""Models that do not fit together: who waits, who leaves, who is refused."""
+
+import asyncio
+import random
+
+import pytest
+
+from omlxd.errors import (
+    InsufficientMemory,
+    MemoryPressure,
+    MemoryPressureAborted,
+    ModelTooLarge,
+)
+from omlxd.policy.actions import (
+    AbortLoads,
+    AbortRequests,
+    DropImageCache,
+    IdleReclaim,
+    MarkPendingUnload,
+    ReclaimPool,
+    Unload,
+)
+from omlxd.pool.options import ModelSettings, PoolOptions
+from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
+
+ROOM = 160 * MiB
+"""For one of two models of 100 MiB."""
+
+
+def two_models(**more: object) -> House:
+    return House(
+        a_model("a", size=100 * MiB),
+        a_model("b", size=100 * MiB),
+        machine=FakeMachine(ROOM),
+        **more,
+    )
+
+
+async def test_an_idle_model_makes_room_for_another() -> None:
+    house = two_models()
+    await house.pool.load("a")
+    await house.pool.load("b")
+    assert house.engine.resident == {"b"}
+    assert house.engine.most_resident == 1
+
+
+async def test_a_b_a_are_all_answered_in_order() -> None:
+    """T07: only one of two fits; A's answer completes, B waits, loads, answers; no refusal."""
+    house = two_models()
+    first = house.use("a", "1")
+    await settle()
+    second = house.use("b", "2")
+    await settle()
+    assert (first.lease is not None, second.lease) == (True, None)
+    status = house.status("b")
+    assert (status.state, status.position, status.detail) == ("queued", 1, "waits for a, in use")
+    third = house.use("a", "3")
+    await settle()
+    assert third.lease is not None
+    await first.done()
+    await third.done()
+    await settle()
+    assert second.lease is not None
+    assert house.engine.aborts == []
+    await second.done()
+
+
+async def test_a_stream_of_requests_for_the_resident_model_starves_nobody() -> None:
+    house = two_models(options=PoolOptions(drain_after=30.0))
+    current = house.use("a", "0")
+    await settle()
+    waiting = house.use("b", "b")
+    number = 0
+    for number in range(1, 30):
+        following = house.use("a", f"{number}")
+        await house.time.pass_by(1)
+        assert following.lease is not None
+        await current.done()
+        current = following
+    await house.time.pass_by(1)
+    assert house.state("a") == "draining"
+    late = house.use("a", "late")
+    await house.time.pass_by(10)
+    assert (late.lease, waiting.lease) == (None, None)
+    assert house.engine.aborts == [], "a running answer is never cut for another's sake"
+    await current.done()
+    await settle()
+    assert waiting.lease is not None
+    await waiting.done()
+    await settle()
+    assert late.lease is not None
+    await late.done()
+
+
+async def test_a_model_just_loaded_may_serve_before_it_must_make_room() -> None:
+    house = two_models(options=PoolOptions(drain_after=30.0))
+    first = house.use("a", "1")
+    await settle()
+    second = house.use("b", "2")
+    await house.time.pass_by(30)
+    back = house.use("a", "3")
+    await house.time.pass_by(50)
+    await first.done()
+    await settle()
+    assert second.lease is not None
+    await house.time.pass_by(29)
+    assert house.state("b") == "ready"
+    await house.time.pass_by(1)
+    assert house.state("b") == "draining"
+    await second.done()
+    await settle()
+    assert back.lease is not None
+    await back.done()
+
+
+async def test_a_drain_is_called_off_when_the_one_that_waits_gives_up() -> None:
+    house = two_models()
+    first = house.use("a", "1")
+    await settle()
+    second = house.use("b", "2")
+    await house.time.pass_by(30)
+    late = house.use("a", "3")
+    await settle()
+    assert house.state("a") == "draining"
+    second.task.cancel()
+    await settle()
+    assert house.state("a") == "ready"
+    assert late.lease is not None
+    assert house.state("b") == "absent"
+    await first.done()
+    await late.done()
+
+
+async def test_a_wait_ends_at_its_deadline_with_its_reason() -> None:
+    house = two_models(options=PoolOptions(queue_deadline=300.0, drain_after=400.0))
+    first = house.use("a", "1")
+    await settle()
+    second = house.use("b", "2")
+    await house.time.pass_by(299)
+    assert second.error is None
+    await house.time.pass_by(1)
+    assert isinstance(second.error, MemoryPressure)
+    assert "waits for a, in use" in second.error.message
+    assert second.error.retry_after is not None
+    assert house.state("b") == "absent"
+    await first.done()
+
+
+async def test_a_model_that_can_never_fit_is_refused_at_once() -> None:
+    house = House(a_model("huge", size=200 * MiB), machine=FakeMachine(ROOM))
+    use = house.use("huge")
+    await settle()
+    error = use.error
+    assert isinstance(error, ModelTooLarge)
+    assert error.retry_after is None
+    for part in ("210.0MB", "152.0MB", "160.0MB", "hard", "static"):
+        assert part in error.message
+    assert error.facts["hard_bytes"] == int(ROOM * 0.95)
+    assert error.facts["binding"]
+    assert error.facts["remedy"]
+    assert house.engine.tickets == []
+    assert house.state("huge") == "absent"
+
+
+async def test_a_pinned_model_never_makes_room() -> None:
+    house = two_models(options=PoolOptions(settings={"a": ModelSettings(pinned=True)}))
+    await settle()
+    use = house.use("b")
+    await settle()
+    assert isinstance(use.error, InsufficientMemory)
+    assert "pinned" in use.error.message
+    assert house.engine.resident == {"a"}
+
+
+async def test_two_loads_are_never_promised_the_same_memory() -> None:
+    house = two_models(auto=False)
+    first, second = house.use("a", "1"), house.use("b", "2")
+    await settle()
+    assert [ticket.model_id for ticket in house.engine.tickets] == ["a"]
+    assert house.status("b").detail == "memory is promised to other loads"
+    house.engine.tickets[0].progress(60 * MiB)
+    await house.time.pass_by(5)
+    assert len(house.engine.tickets) == 1
+    first.task.cancel()
+    await settle()
+    house.engine.tickets[0].stop()
+    await settle()
+    assert [ticket.model_id for ticket in house.engine.tickets] == ["a", "b"]
+    house.engine.tickets[1].finish()
+    await settle()
+    await second.done()
+
+
+async def test_two_that_fit_together_are_loaded_together() -> None:
+    house = House(
+        a_model("a", size=50 * MiB),
+        a_model("b", size=50 * MiB),
+        machine=FakeMachine(ROOM),
+        auto=False,
+    )
+    first, second = house.use("a", "1"), house.use("b", "2")
+    await settle()
+    assert len(house.engine.tickets) == 2
+    for ticket in house.engine.tickets:
+        ticket.finish()
+    await settle()
+    await first.done()
+    await second.done()
+
+
+async def test_the_line_is_strictly_in_order() -> None:
+    """A small model that would fit does not overtake the one that waits."""
+    house = House(
+        a_model("a", size=100 * MiB),
+        a_model("big", size=120 * MiB),
+        a_model("small", size=10 * MiB),
+        machine=FakeMachine(ROOM),
+    )
+    first = house.use("a", "1")
+    await settle()
+    second, third = house.use("big", "2"), house.use("small", "3")
+    await settle()
+    assert [house.status(name).position for name in ("big", "small")] == [1, 2]
+    assert third.lease is None
+    await first.done()
+    await settle()
+    assert second.lease is not None
+    assert third.lease is not None
+    await second.done()
+    await third.done()
+
+
+async def test_the_next_load_waits_until_the_freed_memory_shows() -> None:
+    """T11: freed bytes are measured, not assumed."""
+    house = two_models(options=PoolOptions(settle_limit=5.0))
+    machine = house.machine
+    assert machine is not None
+    await house.pool.load("a")
+    house.engine.on_unload = machine.keep
+    use = house.use("b")
+    await house.time.pass_by(1)
+    assert house.state("a") == "unloading"
+    assert use.lease is None
+    machine.residue = 0
+    await house.time.pass_by(0.2)
+    assert use.lease is not None
+    await use.done()
+
+
+async def test_memory_that_never_shows_as_free_is_waited_for_only_so_long() -> None:
+    house = two_models(options=PoolOptions(settle_limit=5.0))
+    machine = house.machine
+    assert machine is not None
+    await house.pool.load("a")
+    house.engine.on_unload = lambda freed: machine.keep(70 * MiB)
+    unloading = asyncio.create_task(house.pool.unload("a"))
+    await house.time.pass_by(4.5)
+    assert not unloading.done()
+    await house.time.pass_by(1)
+    assert await unloading == 30 * MiB
+
+
+async def test_an_unload_gives_the_heap_back() -> None:
+    calls: list[str] = []
+    house = two_models(release_memory=lambda: calls.append("trim"))
+    await house.pool.load("a")
+    assert await house.pool.unload("a") == 100 * MiB
+    assert calls == ["trim"]
+    assert house.engine.samples == 1
+
+
+async def test_what_a_load_really_took_is_known_afterwards() -> None:
+    house = two_models()
+    house.engine.sizes["a"] = 90 * MiB
+    assert house.status("a").measured_bytes is None
+    await house.pool.load("a")
+    assert house.status("a").measured_bytes == 90 * MiB
+    await house.pool.unload("a")
+    assert house.status("a").measured_bytes == 90 * MiB
+    house.show(a_model("a", size=100 * MiB, fingerprint="2"), a_model("b"))
+    assert house.status("a").measured_bytes is None
+
+
+async def test_paused_admission_holds_loads_back_until_it_resumes() -> None:
+    house = House(a_model("a"), a_model("b"), machine=FakeMachine(ROOM))
+    machine = house.machine
+    assert machine is not None
+    first = house.use("a", "1")
+    await settle()
+    machine.paused = True
+    second = house.use("b", "2")
+    await house.time.pass_by(10)
+    assert second.lease is None
+    assert house.status("b").state == "queued"
+    machine.paused = False
+    await house.time.pass_by(1)
+    assert second.lease is not None
+    await first.done()
+    await second.done()
+
+
+async def test_the_guard_unloads_an_idle_model_and_hears_what_came_free() -> None:
+    house = two_models()
+    await house.pool.load("a")
+    outcome = await house.pool.apply(Unload("a", 100 * MiB))
+    assert (outcome.accepted, outcome.freed) == (True, 100 * MiB)
+
+
+async def test_the_guard_never_unloads_a_model_in_use_or_pinned() -> None:
+    house = House(
+        a_model("a"), a_model("p"), options=PoolOptions(settings={"p": ModelSettings(pinned=True)})
+    )
+    use = house.use("a")
+    await settle()
+    for name in ("a", "p", "unknown"):
+        assert not (await house.pool.apply(Unload(name, 1))).accepted
+    assert house.engine.resident == {"a", "p"}
+    await use.done()
+
+
+async def test_an_unload_that_takes_longer_than_a_poll_is_in_flight() -> None:
+    house = House(a_model("a"), auto=False)
+    use = house.use("a")
+    await settle()
+    house.engine.tickets[0].finish()
+    await settle()
+    await use.done()
+    applying = asyncio.create_task(house.pool.apply(Unload("a", 1)))
+    await house.time.pass_by(1)
+    outcome = await applying
+    assert (outcome.accepted, outcome.in_flight, outcome.freed) == (True, True, None)
+    assert house.pool.views()[0].unloading
+    again = asyncio.create_task(house.pool.apply(Unload("a", 1)))
+    await settle()
+    house.engine.unloads[0][1].set_result(5)
+    assert (await again).freed == 5
+    assert len(house.engine.unloads) == 1
+
+
+async def test_a_pending_unload_always_clears() -> None:
+    house = House(a_model("a"), options=PoolOptions(drain_deadline=60.0))
+    use = house.use("a")
+    await settle()
+    outcome = await house.pool.apply(MarkPendingUnload("a"))
+    assert outcome.accepted
+    assert house.pool.views()[0].pending_unload
+    await house.time.pass_by(60)
+    assert house.state("a") == "absent"
+    await use.done()
+
+
+async def test_loads_stopped_by_the_guard_tell_their_waiters_and_pause() -> None:
+    house = House(a_model("a"), auto=False, options=PoolOptions(retry_first=10.0))
+    use = house.use("a")
+    await settle()
+    outcome = await house.pool.apply(AbortLoads(("a", "unknown")))
+    assert outcome.accepted
+    assert house.pool.views()[0].load_aborting
+    assert not (await house.pool.apply(AbortLoads(("a",)))).accepted
+    await settle()
+    assert isinstance(use.error, MemoryPressureAborted)
+    house.engine.tickets[0].stop()
+    await settle()
+    early = house.use("a")
+    await settle()
+    assert isinstance(early.error, MemoryPressureAborted)
+    assert early.error.retry_after == 10.0
+    await house.time.pass_by(10)
+    late = house.use("a")
+    await settle()
+    assert house.engine.loads_of("a") == 2
+    late.task.cancel()
+
+
+async def test_requests_are_aborted_with_an_error_of_the_guard() -> None:
+    house = House(a_model("a"))
+    use = house.use("a")
+    await settle()
+    assert (await house.pool.apply(AbortRequests("a"))).accepted
+    model, error = house.engine.aborts[0]
+    assert model == "a"
+    assert isinstance(error, MemoryPressureAborted)
+    await use.done()
+
+
+async def test_reclaims_reach_the_engine_and_the_rest_is_not_for_the_pool() -> None:
+    house = House()
+    assert (await house.pool.apply(ReclaimPool())).accepted
+    assert (await house.pool.apply(IdleReclaim())).accepted
+    assert house.engine.reclaims == [False, True]
+    assert not (await house.pool.apply(DropImageCache())).accepted
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_forty_mixed_requests_from_eight_clients_are_all_answered(seed: int) -> None:
+    """Room for one of two: nothing refused, nothing cut, at most five loads each, in order."""
+    house = two_models()
+    chance = random.Random(seed)
+    served: list[tuple[str, int]] = []
+    asked: list[tuple[str, int]] = []
+
+    async def client(wishes: list[str]) -> None:
+        for name in wishes:
+            number = len(asked)
+            asked.append((name, number))
+            async with house.pool.acquire(name, request_id=f"{number}"):
+                served.append((name, number))
+                for _ in range(chance.randint(1, 20)):
+                    await asyncio.sleep(0)
+
+    wishes = [[chance.choice("ab") for _ in range(5)] for _ in range(8)]
+    clients = [asyncio.create_task(client(each)) for each in wishes]
+    for _ in range(1000):
+        await house.time.pass_by(0.1)
+        if all(task.done() for task in clients):
+            break
+    await asyncio.gather(*clients)
+    assert sorted(served) == sorted(asked)
+    assert house.engine.aborts == []
+    assert house.engine.most_resident == 1
+    for name in "ab":
+        assert house.engine.loads_of(name) <= 5
+        assert [n for m, n in served if m == name] == [n for m, n in asked if m == name]
