@@ -72,6 +72,7 @@ class Generation:
         self._progress: PromptProgress | None = None
         self._tokens: list[NewToken] = []
         self._over = False
+        self._cancelled = False
         self._error: OmlxdError | None = None
         self._news = asyncio.Event()
         self._closed = asyncio.Event()
@@ -83,6 +84,8 @@ class Generation:
         while True:
             if self._error is not None:
                 raise self._error.with_traceback(None)
+            if self._cancelled:
+                raise StopAsyncIteration
             if self._progress is not None:
                 progress, self._progress = self._progress, None
                 return progress
@@ -101,6 +104,7 @@ class Generation:
         """
         if self._over:
             return
+        self._cancelled = True
         self._end(error)
         self._cancel(self.id, error)
 
@@ -135,7 +139,7 @@ class Generation:
             self._news.set()
 
     def token(self, token: NewToken) -> None:
-        """Its next token; True of ``over`` afterwards when it was the last."""
+        """Its next token. Tokens that a cancel overtook count, but nobody gets to read them."""
         self.completion_tokens += 1
         if self._over:
             return

@@ -110,12 +110,17 @@ class Worker:
         return True
 
     @property
+    def idle(self) -> bool:
+        """The next turn would wait for a command."""
+        return not (self._busy or self._reclaim_now or self._reclaim_when_idle)
+
+    @property
     def _busy(self) -> bool:
         return bool(self._loads) or any(s.has_work for s in self._schedulers.values())
 
     def _drain(self) -> None:
         """Act on every command there is; wait for one when there is nothing else to do."""
-        wait = not (self._busy or self._reclaim_now or self._reclaim_when_idle)
+        wait = self.idle
         while not self._stopping:
             try:
                 command = self._inbox.get(block=wait)

@@ -1,0 +1,135 @@
+"""Which model folders are refused before any runtime sees them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlxd.backend.model_files import check_model_files, tensor_bytes
+from omlxd.errors import ModelBroken, ModelLoadFailed
+
+
+def write_weights(file: Path, data: bytes = b"x" * 16, **header: Any) -> Path:
+    table = {
+        "__metadata__": {"format": "mlx"},
+        "w": {"dtype": "U8", "shape": [16], "data_offsets": [0, 16]},
+        **header,
+    }
+    encoded = json.dumps(table).encode()
+    file.write_bytes(len(encoded).to_bytes(8, "little") + encoded + data)
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_weights(tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    return tmp_path
+
+
+def write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content))
+
+
+def test_a_whole_folder_passes_with_its_sizes(folder: Path) -> None:
+    files = check_model_files(folder)
+    assert files.tensor_bytes == 16
+    assert [f.name for f in files.weight_files] == ["model.safetensors"]
+    assert files.config == {"model_type": "llama"}
+
+
+def test_truncated_weights_are_named(folder: Path) -> None:
+    """T61"""
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ModelBroken, match=r"model\.safetensors is truncated"):
+        check_model_files(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 8, 20])
+def test_weights_cut_in_the_header_are_named(folder: Path, keep: int) -> None:
+    """T61"""
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ModelBroken, match=r"model\.safetensors"):
+        check_model_files(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_git_lfs_pointer_is_named(folder: Path, name: str) -> None:
+    """T61"""
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    (folder / name).write_text(pointer)
+    with pytest.raises(ModelBroken, match=f"{name} is a git-LFS pointer"):
+        check_model_files(folder)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"data_offsets": [0]},
+        {"data_offsets": [5, 2]},
+        {"data_offsets": ["a", "b"]},
+        {"data_offsets": None},
+        {},
+        [],
+    ],
+)
+def test_a_header_of_nonsense_is_a_broken_file(tmp_path: Path, tensor: Any) -> None:
+    with pytest.raises(ModelBroken, match="damaged header"):
+        tensor_bytes(write_weights(tmp_path / "model.safetensors", t=tensor))
+
+
+def test_a_header_that_is_no_table_is_a_broken_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes((2).to_bytes(8, "little") + b"[]")
+    with pytest.raises(ModelBroken):
+        tensor_bytes(file)
+
+
+def test_a_missing_shard_is_named(folder: Path) -> None:
+    write_json(
+        folder / "model.safetensors.index.json",
+        {"weight_map": {"w": "model.safetensors", "v": "model-00002-of-00002.safetensors"}},
+    )
+    with pytest.raises(ModelBroken, match="lacks model-00002-of-00002"):
+        check_model_files(folder)
+
+
+def test_a_folder_without_safetensors_is_broken(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelBroken, match="only safetensors"):
+        check_model_files(folder)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "{}", '{"model_type": 3}'])
+def test_a_damaged_config_is_named(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ModelBroken, match=r"config\.json"):
+        check_model_files(folder)
+
+
+def test_a_missing_config_is_named(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelBroken, match=r"config\.json cannot be read"):
+        check_model_files(folder)
+
+
+def test_a_model_with_its_own_code_is_refused(folder: Path) -> None:
+    write_json(folder / "config.json", {"model_type": "llama", "model_file": "model.py"})
+    with pytest.raises(ModelLoadFailed, match="never run"):
+        check_model_files(folder)
+
+
+@pytest.mark.parametrize("name", ["..evil", "os.path", "a/b", "", " x"])
+def test_names_that_pick_modules_must_be_plain(folder: Path, name: str) -> None:
+    for config in ({"model_type": name}, {"model_type": "llama", "t": {"model_type": name}}):
+        write_json(folder / "config.json", config)
+        with pytest.raises(ModelLoadFailed, match="plain name"):
+            check_model_files(folder)
+    write_json(folder / "config.json", {"model_type": "llama"})
+    for key in ("chat_template_type", "tool_parser_type"):
+        write_json(folder / "tokenizer_config.json", {key: name})
+        with pytest.raises(ModelLoadFailed, match=key):
+            check_model_files(folder)

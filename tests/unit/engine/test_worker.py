@@ -1,0 +1,420 @@
+"""The device thread's turns, taken one by one on the test's own thread."""
+
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import TypeVar
+
+import pytest
+
+from omlxd.engine.messages import (
+    Cancel,
+    CancelLoad,
+    Command,
+    Event,
+    Load,
+    LoadFailed,
+    LoadFinished,
+    LoadProgress,
+    PoolReclaimed,
+    ReclaimPool,
+    RequestEnded,
+    Sampled,
+    SetLimits,
+    Stepped,
+    Stop,
+    Submit,
+    TakeSample,
+    Unload,
+    Unloaded,
+)
+from omlxd.engine.options import EngineOptions
+from omlxd.engine.worker import Worker
+from omlxd.errors import (
+    EngineDied,
+    GenerationFailed,
+    InvalidRequest,
+    ModelBroken,
+    ModelLoadCancelled,
+    ModelLoadFailed,
+    ModelUnloading,
+    ShuttingDown,
+)
+from omlxd.policy.ceiling import Limits
+from omlxd.policy.chunking import FIRST_CHUNK, SMALLEST_CHUNK
+from tests.support.fake_backend import VOCAB, FakeBackend, FakeClock, sequence
+
+E = TypeVar("E", bound=Event)
+LONG = 10**9
+
+
+class Rig:
+    def __init__(self, **options: float) -> None:
+        self.clock = FakeClock()
+        self.backend = FakeBackend(self.clock)
+        self.inbox: SimpleQueue[Command] = SimpleQueue()
+        self.posts: list[list[Event]] = []
+        self.worker = Worker(
+            self.backend,
+            EngineOptions(**options),  # type: ignore[arg-type]
+            self.clock,
+            self.inbox,
+            self._post,
+        )
+
+    def _post(self, events: Sequence[Event]) -> None:
+        self.posts.append(list(events))
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self.inbox.put(command)
+
+    def turns(self, count: int = 1) -> list[Event]:
+        """Take up to ``count`` turns, as long as there is something to do; what they posted."""
+        before = len(self.posts)
+        while count > 0 and not (self.worker.idle and self.inbox.empty()):
+            self.worker.turn()
+            count -= 1
+        return [e for post in self.posts[before:] for e in post]
+
+    def loaded(self, *model_ids: str) -> "Rig":
+        for n, model_id in enumerate(model_ids):
+            self.send(Load(n, model_id, f"/{model_id}"))
+        self.turns(3 * len(model_ids))
+        self.backend.trail.clear()
+        self.posts.clear()
+        return self
+
+    def submit(self, model_id: str, request_id: str, prompt: int = 3, tokens: int = LONG) -> None:
+        ids = [n % VOCAB for n in range(prompt)]
+        self.send(Submit(model_id, sequence(request_id, ids, tokens)))
+
+    def steps(self) -> list[str]:
+        return [path for what, path in self.backend.trail if what == "step"]
+
+
+def only(kind: type[E], events: Sequence[Event]) -> list[E]:
+    return [e for e in events if isinstance(e, kind)]
+
+
+def said(events: Sequence[Event]) -> list[str]:
+    """Ids of the requests whose tokens ``events`` bring, in order."""
+    return [i for e in only(Stepped, events) for i, _ in e.tokens]
+
+
+def ended(events: Sequence[Event]) -> dict[str, str]:
+    """Request id -> class of its error."""
+    return {e.request_id: type(e.error).__name__ for e in only(RequestEnded, events)}
+
+
+def test_models_take_turns_on_the_one_thread() -> None:
+    rig = Rig().loaded("a", "b", "c")
+    for model_id in "abc":
+        rig.submit(model_id, model_id)
+    rig.submit("a", "more")
+    rig.turns(4)
+    assert rig.steps() == ["/a", "/b", "/c"] * 4
+
+
+def test_a_model_loads_one_piece_between_the_steps_of_others() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "r")
+    rig.send(Load(7, "b", "/b"), Load(8, "c", "/c"))
+    events = rig.turns(6)
+    assert rig.backend.trail == [
+        step for b in ("/b",) * 3 + ("/c",) * 3 for step in (("step", "/a"), ("piece", b))
+    ]
+    progress = [(e.load_id, e.loaded_bytes) for e in only(LoadProgress, events)]
+    assert progress == [(n, 1000 * k) for n in (7, 8) for k in (1, 2, 3)]
+    assert [e.load_id for e in only(LoadFinished, events)] == [7, 8]
+
+
+def test_all_commands_that_arrived_act_before_the_next_step() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "x")
+    rig.submit("a", "y")
+    rig.send(Cancel("x"), Cancel("y", GenerationFailed("because")))
+    events = rig.turns()
+    assert ended(events) == {"x": "NoneType", "y": "GenerationFailed"}
+    assert rig.steps() == []
+
+
+def test_one_step_posts_its_events_at_once() -> None:
+    rig = Rig().loaded("a")
+    for n in range(3):
+        rig.submit("a", f"r{n}")
+    rig.turns(3)
+    assert len(rig.posts) == 3
+    assert len(said(rig.posts[-1])) == 3
+
+
+def test_the_allocator_is_sampled_after_each_step() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "r")
+    events = rig.turns(2)
+    assert len(only(Sampled, events)) == 2
+    assert only(Sampled, events)[-1].sample.active == rig.backend.active > 3000
+
+
+def test_a_cancel_in_each_phase_leaves_nothing_behind() -> None:
+    """T42"""
+    rig = Rig(max_concurrent=2).loaded("a")
+    rig.submit("a", "decoding")
+    rig.turns(2)
+    rig.submit("a", "prefilling", prompt=900)
+    rig.submit("a", "queued")
+    rig.turns()
+    batch = rig.backend.models["/a"].batches[0]
+    assert set(batch.sequences) == {"decoding", "prefilling"}
+    rig.send(Cancel("queued"), Cancel("prefilling"), Cancel("unknown"))
+    events = rig.turns()
+    assert ended(events) == {"queued": "NoneType", "prefilling": "NoneType"}
+    assert set(batch.sequences) == {"decoding"}
+    rig.send(Cancel("decoding"), Cancel("decoding"))
+    events = rig.turns()
+    assert ended(events) == {"decoding": "NoneType"}
+    last = only(Stepped, events)[-1]
+    assert (last.running, last.waiting, last.cache_bytes) == (0, 0, 0)
+    assert (len(batch), batch.cache_bytes) == (0, 0)
+
+
+def test_requests_wait_for_a_place_in_order() -> None:
+    rig = Rig(max_concurrent=2).loaded("a")
+    for n in range(4):
+        rig.submit("a", f"r{n}", tokens=1)
+    events = rig.turns(4)
+    assert said(events) == ["r0", "r1", "r2", "r3"]
+    assert [(e.running, e.waiting) for e in only(Stepped, events)[-4:]] == [
+        (2, 2),
+        (0, 2),
+        (2, 0),
+        (0, 0),
+    ]
+
+
+def test_a_failing_step_fails_only_the_requests_in_it() -> None:
+    """T15, T43"""
+    rig = Rig(max_concurrent=2).loaded("a", "b")
+    for n in range(3):
+        rig.submit("a", f"a{n}")
+    rig.submit("b", "b0")
+    rig.turns(2)
+    rig.backend.plan("/a").step_error = RuntimeError("injected")
+    events = rig.turns()
+    assert ended(events) == {"a0": "GenerationFailed", "a1": "GenerationFailed"}
+    assert said(events) == ["b0"]
+    first, *rest = rig.backend.models["/a"].batches
+    assert first.closed
+    assert rest == []
+    assert set(said(rig.turns(2))) == {"a2", "b0"}
+    assert rig.backend.reclaims == 1
+
+
+def test_a_request_that_fails_alone_leaves_the_others_running() -> None:
+    """T43"""
+    rig = Rig().loaded("a")
+    rig.backend.plan("/a").failing.add("bad")
+    for request_id in ("good", "bad"):
+        rig.submit("a", request_id, tokens=3)
+    events = rig.turns(5)
+    assert ended(events) == {"bad": "GenerationFailed"}
+    assert said(events) == ["good"] * 3
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("no", param="top_k"), ValueError("odd")])
+def test_a_request_that_cannot_start_fails_alone(error: Exception) -> None:
+    rig = Rig().loaded("a")
+    rig.backend.plan("/a").insert_error = error
+    rig.submit("a", "bad")
+    rig.submit("a", "good", tokens=1)
+    events = rig.turns(3)
+    expected = "InvalidRequest" if isinstance(error, InvalidRequest) else "GenerationFailed"
+    assert ended(events) == {"bad": expected}
+    assert said(events) == ["good"]
+
+
+def test_a_lost_device_ends_the_thread_and_every_request() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "r")
+    rig.backend.plan("/a").step_error = EngineDied("lost")
+    with pytest.raises(EngineDied):
+        rig.worker.run()
+    assert ended([e for p in rig.posts for e in p]) == {"r": "EngineDied"}
+    assert rig.backend.stopped
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_failing_load_gives_back_what_it_took(at: int) -> None:
+    rig = Rig()
+    plan = rig.backend.plan("/a")
+    plan.load_error, plan.load_error_at = ModelBroken("model.safetensors is broken"), at
+    rig.send(Load(1, "a", "/a"))
+    failed = only(LoadFailed, rig.turns(at + 1))
+    assert [e.load_id for e in failed] == [1]
+    assert failed[0].error is plan.load_error
+    assert failed[0].error.__traceback__ is None
+    assert (rig.backend.weights, rig.backend.pool) == (0, 0)
+    plan.load_error = None
+    rig.send(Load(2, "a", "/a"))
+    assert [e.load_id for e in only(LoadFinished, rig.turns(3))] == [2]
+
+
+def test_a_load_that_fails_in_an_unforeseen_way_does_not_end_the_thread() -> None:
+    rig = Rig()
+    rig.backend.plan("/a").begin_error = KeyError("surprise")
+    rig.send(Load(1, "a", "/a"), Load(2, "b", "/b"))
+    events = rig.turns(4)
+    assert [type(e.error) for e in only(LoadFailed, events)] == [ModelLoadFailed]
+    assert [e.load_id for e in only(LoadFinished, events)] == [2]
+
+
+def test_a_model_that_is_there_is_not_loaded_twice() -> None:
+    rig = Rig().loaded("a")
+    rig.send(Load(9, "a", "/a"))
+    assert [e.load_id for e in only(LoadFailed, rig.turns())] == [9]
+    assert rig.backend.weights == 3000
+
+
+def test_a_cancelled_load_stops_within_one_piece() -> None:
+    rig = Rig()
+    rig.backend.plan("/a").pieces = 100
+    rig.send(Load(1, "a", "/a"), Load(2, "b", "/b"))
+    rig.turns(5)
+    rig.send(CancelLoad(1), CancelLoad(1), CancelLoad(77))
+    events = rig.turns(3)
+    assert [type(e.error) for e in only(LoadFailed, events)] == [ModelLoadCancelled]
+    assert [e.load_id for e in only(LoadFinished, events)] == [2]
+    assert rig.backend.trail.count(("piece", "/a")) == 5
+    assert (rig.backend.weights, rig.backend.pool) == (3000, 0)
+
+
+def test_unload_measures_what_came_free() -> None:
+    """T11"""
+    rig = Rig().loaded("a", "b")
+    rig.submit("a", "r", prompt=10)
+    rig.turns(2)
+    held = rig.backend.active - rig.backend.models["/b"].weights_bytes
+    rig.send(Unload("a"), Unload("nothing"))
+    events = rig.turns()
+    assert [(e.model_id, e.freed_bytes) for e in only(Unloaded, events)] == [
+        ("a", held),
+        ("nothing", 0),
+    ]
+    assert ended(events) == {"r": "ModelUnloading"}
+    assert (rig.backend.active, rig.backend.pool) == (3000, 0)
+    rig.submit("a", "late")
+    late = only(RequestEnded, rig.turns())
+    assert isinstance(late[0].error, ModelUnloading)
+
+
+def test_reclaim_acts_at_the_next_step_boundary_under_load() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "r")
+    rig.turns()
+    rig.backend.pool = 500
+    rig.send(ReclaimPool(when_idle=False), ReclaimPool(when_idle=False))
+    assert [e.freed_bytes for e in only(PoolReclaimed, rig.turns())] == [500]
+    assert rig.backend.trail[-2:] == [("reclaim", ""), ("step", "/a")]
+    assert only(PoolReclaimed, rig.turns()) == []
+
+
+def test_an_idle_reclaim_waits_for_idle_and_stays_asked_for() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "r")
+    rig.send(ReclaimPool(when_idle=True))
+    rig.turns(2)
+    rig.send(ReclaimPool(when_idle=False))
+    assert len(only(PoolReclaimed, rig.turns())) == 1
+    rig.turns()
+    assert rig.backend.reclaims == 1
+    rig.send(Cancel("r"))
+    assert len(only(PoolReclaimed, rig.turns())) == 1
+    rig.send(TakeSample())
+    assert only(PoolReclaimed, rig.turns()) == []
+
+
+def test_a_paused_admission_lets_running_requests_go_on_and_an_idle_model_start() -> None:
+    rig = Rig().loaded("a", "b")
+    rig.submit("a", "running", tokens=4)
+    rig.turns(2)
+    rig.send(SetLimits(Limits(generation=1, admission_paused=True)))
+    for request_id in ("second", "third"):
+        rig.submit("a", request_id, tokens=1)
+    rig.submit("b", "first of b", tokens=1)
+    events = rig.turns(3)
+    assert said(events).count("running") == 3
+    assert "first of b" in said(events)
+    assert not {"second", "third"} & set(said(events))
+    # Now the model is idle: one at a time.
+    assert said(rig.turns(2)) == ["second"]
+    rig.send(SetLimits(Limits(generation=2)))
+    assert said(rig.turns(2)) == ["third"]
+
+
+def test_limits_reach_models_that_load_later() -> None:
+    rig = Rig()
+    rig.send(SetLimits(Limits(generation=1, admission_paused=True)))
+    rig.turns()
+    rig.loaded("a")
+    for n in range(2):
+        rig.submit("a", f"r{n}")
+    assert only(Stepped, rig.turns())[-1].running == 1
+
+
+def test_a_prefill_beside_decoding_keeps_to_the_stall() -> None:
+    rig = Rig(decode_stall=0.5, longest_step=2.0).loaded("a")
+    plan = rig.backend.plan("/a")
+    plan.prefill_seconds, plan.decode_seconds = 1 / 1000, 0.05
+    rig.submit("a", "decoding")
+    rig.turns(4)
+    rig.submit("a", "long", prompt=5000)
+    longest = 0.0
+    for _ in range(14):
+        before = rig.clock.now
+        rig.turns()
+        longest = max(longest, rig.clock.now - before)
+    assert 0.4 < longest <= 0.5001
+
+
+def test_prefills_of_several_models_share_the_stall() -> None:
+    rig = Rig(decode_stall=0.5).loaded("a", "b", "c")
+    for model_id in "abc":
+        rig.backend.plan(f"/{model_id}").prefill_seconds = 1 / 1000
+    rig.submit("a", "decoding")
+    rig.turns(2)
+    rig.submit("b", "b", prompt=5000)
+    rig.submit("c", "c", prompt=5000)
+    rounds = []
+    for _ in range(8):
+        before = rig.clock.now
+        rig.turns()
+        rounds.append(rig.clock.now - before)
+    assert max(rounds) <= 0.5001
+    assert rounds[-1] > 0.4
+
+
+def test_a_prefill_alone_takes_large_chunks() -> None:
+    rig = Rig(longest_step=2.0, prefill_chunk=2048).loaded("a")
+    rig.backend.plan("/a").prefill_seconds = 1 / 10_000
+    rig.submit("a", "long", prompt=20_000)
+    rig.turns(6)
+    chunks = rig.backend.plan("/a").chunks
+    assert chunks[0] == FIRST_CHUNK
+    assert chunks[-1] == 2048
+    assert min(chunks) >= SMALLEST_CHUNK
+
+
+def test_stop_ends_everything_and_leaves_the_backend_last() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "running")
+    rig.send(Load(5, "b", "/b"))
+    rig.turns()
+    model = rig.backend.models["/a"]
+    rig.send(Stop())
+    rig.worker.run()
+    events = [e for p in rig.posts for e in p]
+    assert ended(events) == {"running": "ShuttingDown"}
+    assert [type(e.error) for e in only(LoadFailed, events)] == [ShuttingDown]
+    assert model.closed
+    assert rig.backend.loads[-1].abandoned
+    assert rig.backend.stopped
+    assert rig.backend.weights == 0
