@@ -21,7 +21,11 @@ def configure(options: LogOptions, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     render: Any = (
-        structlog.dev.ConsoleRenderer(colors=out.isatty())
+        structlog.dev.ConsoleRenderer(
+            colors=out.isatty(),
+            # The default one shows local variables, and prompts are among them.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
         if people
         else structlog.processors.JSONRenderer()
     )

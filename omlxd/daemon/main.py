@@ -14,6 +14,7 @@ import structlog
 from omlxd.config.load import Config
 from omlxd.daemon.instance import Instance, announce, new_instance, withdraw
 from omlxd.daemon.logs import configure
+from omlxd.errors import ShuttingDown
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +33,16 @@ def serve(config: Config, listener: socket.socket) -> int:
         return asyncio.run(Daemon(config, listener, instance).run())
     finally:
         withdraw(instance, config.places.state)
+
+
+class _Countdown:
+    """Seconds left of a limit that several steps share."""
+
+    def __init__(self, limit: float) -> None:
+        self._end = time.monotonic() + limit
+
+    def __call__(self) -> float:
+        return max(0.0, self._end - time.monotonic())
 
 
 class Daemon:
@@ -76,11 +87,14 @@ class Daemon:
         if self._died is None:
             drained = await parts.life.idle(config.drain_limit, self._hurry)
             log.info("drained" if drained else "drain_limit_passed")
-        await self._within("pool", config.stop_limit, parts.pool.stop())
-        engine_left = await parts.engine.stop(config.stop_limit)
-        parts.server.stop(config.stop_limit)
+        left = _Countdown(config.stop_limit)
+        parts.engine.abort(None, ShuttingDown("The server is shutting down.", retry_after=5.0))
+        await parts.life.idle(left() / 2, asyncio.Event())
+        await self._within(left(), "pool", parts.pool.stop())
+        engine_left = await parts.engine.stop(left())
+        parts.server.stop(left())
         http = self._tasks["http"]
-        await asyncio.wait({http}, timeout=config.stop_limit)
+        await asyncio.wait({http}, timeout=left())
         code = 0 if self._died is None else EXIT_RESTART
         log.info("stopped", code=code, died=self._died)
         if not engine_left or not http.done():
@@ -88,7 +102,7 @@ class Daemon:
             os._exit(code)
         return code
 
-    async def _within(self, part: str, limit: float, work: Coroutine[Any, Any, None]) -> None:
+    async def _within(self, limit: float, part: str, work: Coroutine[Any, Any, None]) -> None:
         try:
             await asyncio.wait_for(work, limit)
         except TimeoutError:
