@@ -53,6 +53,11 @@ class Enforcer:
         return self._loop is not None
 
     @property
+    def now(self) -> float:
+        """Of the guard's clock."""
+        return self._ports.clock()
+
+    @property
     def latest(self) -> Entry | None:
         """The last decision; None before the first tick."""
         return self.record.last
@@ -129,8 +134,9 @@ class Enforcer:
     async def tick(self) -> int:
         """One tick; how many looks it took."""
         policy = self._settings.in_force.policy
-        reading = await self._read()
+        # Where the models live on a device of its own, its reading is made of the sample.
         sample = await self._ports.sample()
+        reading = await self._read()
         outcomes: tuple[Outcome, ...] = ()
         for look in range(1, MAX_LOOKS + 1):
             before = self._state
@@ -142,8 +148,8 @@ class Enforcer:
             self._keep(before, decision, reading, outcomes)
             if not decision.look_again:
                 return look
-            reading = _renewed(reading, await self._read())
             sample = await self._ports.sample()
+            reading = _renewed(reading, await self._read())
         log.warning("guard_tick_cut", looks=MAX_LOOKS, level=self._state.level.label)
         self._state = replace(self._state, tick=None)
         return MAX_LOOKS

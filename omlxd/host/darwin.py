@@ -93,6 +93,9 @@ class DarwinHost:
         self._put_swap(draft)
         return draft.finish()
 
+    def footprint(self) -> int | None:
+        return self._own_footprint().total
+
     def total_memory(self) -> int:
         return self._installed() or physical_memory()
 

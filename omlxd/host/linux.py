@@ -54,6 +54,10 @@ class LinuxHost:
         self._put_pressure(draft, groups)
         return draft.finish()
 
+    def footprint(self) -> int | None:
+        device = self._runtime.device()
+        return self._resident() if device is None else device.used
+
     def total_memory(self) -> int:
         device = self._runtime.device()
         if device is not None:
@@ -103,12 +107,16 @@ class LinuxHost:
             draft.put(field, 0, source)
 
     def _put_footprint(self, draft: ReadingDraft) -> None:
+        footprint = self._resident()
+        if footprint is None:
+            draft.degrade("/proc/self/status has no RssAnon: the footprint is unknown")
+        draft.put("footprint", footprint, "/proc/self/status")
+
+    def _resident(self) -> int | None:
         status = self._fields("proc/self/status")
         if "RssAnon" not in status:
-            draft.degrade("/proc/self/status has no RssAnon: the footprint is unknown")
-            return
-        footprint = sum(status.get(field, 0) for field in _FOOTPRINT_FIELDS)
-        draft.put("footprint", footprint, "/proc/self/status")
+            return None
+        return sum(status.get(field, 0) for field in _FOOTPRINT_FIELDS)
 
     def _put_pressure(self, draft: ReadingDraft, groups: tuple[Path, ...]) -> None:
         """The worse of the machine's stalls and those of our own group."""

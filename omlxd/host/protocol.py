@@ -37,7 +37,10 @@ class RuntimeMemory:
 
 
 class Host(Protocol):
-    """One caller at a time, in a thread: every method may block for some milliseconds."""
+    """One caller at a time, in a thread: methods may block for some milliseconds.
+
+    ``footprint`` alone is called beside the others, from the event loop.
+    """
 
     @property
     def name(self) -> str:
@@ -49,6 +52,9 @@ class Host(Protocol):
         A source that fails is ``None`` or replaced, and named in ``degraded``. Raises ValueError
         or OSError only when not even the size of the memory can be found.
         """
+
+    def footprint(self) -> int | None:
+        """The own footprint alone, now, as in a reading; a call of microseconds."""
 
     def total_memory(self) -> int:
         """Bytes of the guarded domain: RAM, a lower cgroup limit, or the device's memory."""
