@@ -36,13 +36,14 @@ class RequestOwner(Protocol):
 class Doers:
     """Attributes:
     engine_up: the runtime runs, so that a reclaim is taken.
-    models: the pool: unloads, pending unloads, loads; waits one poll at most.
+    models: the pool: unloads, pending unloads, loads; waits one poll at most. The function
+        makes what those get who waited for a load that is aborted.
     release_free_memory: the host's; bytes given back, None where it cannot tell.
     """
 
     engine: RequestOwner
     engine_up: Callable[[], bool]
-    models: Callable[[Action], Awaitable[Outcome]]
+    models: Callable[[Action, Callable[[], OmlxdError]], Awaitable[Outcome]]
     release_free_memory: Callable[[], Awaitable[int | None]]
 
     async def apply(self, action: Action, decision: Decision) -> Outcome:
@@ -56,7 +57,7 @@ class Doers:
                 ended = self.engine.abort(model_id, explain.aborted(decision))
                 return Outcome(action, accepted=ended > 0)
             case Unload() | MarkPendingUnload() | AbortLoads():
-                return await self.models(action)
+                return await self.models(action, lambda: explain.load_aborted(decision))
             case DropImageCache() | ShrinkRamCache() | WalkStoreCap() | Suspend():
                 # There are no caches yet, so none of these has an owner.
                 return Outcome(action, accepted=False)

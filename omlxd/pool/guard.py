@@ -1,9 +1,10 @@
 """Carries out what the memory guard asks of the models; refuses what has become wrong."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from omlxd.errors import MemoryPressureAborted
+from omlxd.errors import MemoryPressureAborted, OmlxdError
 from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
@@ -21,12 +22,19 @@ from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
 from omlxd.pool.timing import pause
 
+LoadError = Callable[[], OmlxdError] | None
+"""Makes what those get who waited for a load that is aborted; None: a plain text."""
+
 ONE_POLL = 1.0
 """Seconds; an unload that takes longer is left in flight."""
 
 
 async def apply(
-    action: Action, residency: Residency, options: PoolOptions, ports: PoolPorts
+    action: Action,
+    residency: Residency,
+    options: PoolOptions,
+    ports: PoolPorts,
+    load_error: LoadError = None,
 ) -> Outcome:
     """What became of ``action``; actions that are not about models are not accepted."""
     match action:
@@ -37,7 +45,9 @@ async def apply(
         case AbortRequests(model_id=model_id):
             return Outcome(action, accepted=ports.engine.abort(model_id, _aborted()) > 0)
         case AbortLoads(model_ids=model_ids):
-            taken = [_abort_load(residency.records.get(name), residency) for name in model_ids]
+            make_error = load_error or _load_aborted
+            records = [residency.records.get(name) for name in model_ids]
+            taken = [_abort_load(record, residency, make_error) for record in records]
             return Outcome(action, accepted=any(taken), in_flight=any(taken))
         case ReclaimPool():
             ports.engine.reclaim(when_idle=False)
@@ -89,12 +99,14 @@ def _mark(
     return Outcome(action, in_flight=isinstance(record.state, Unloading))
 
 
-def _abort_load(record: ModelRecord | None, residency: Residency) -> bool:
+def _abort_load(
+    record: ModelRecord | None, residency: Residency, make_error: Callable[[], OmlxdError]
+) -> bool:
     if record is None or not isinstance(record.state, Loading) or record.state.cancelling:
         return False
     record.load_aborted = True
     residency.cancel_load(record)
-    residency.fail_waiting(record, _load_aborted)
+    residency.fail_waiting(record, make_error)
     return True
 
 

@@ -238,9 +238,9 @@ class EnginePool:
         records = self._residency.records.values()
         return tuple(v for r in records if (v := view(r, engine.view(r.id))) is not None)
 
-    async def apply(self, action: Action) -> Outcome:
+    async def apply(self, action: Action, load_error: guard.LoadError = None) -> Outcome:
         """Carry out what the guard decided; what is not about models is not accepted."""
-        return await guard.apply(action, self._residency, self._options, self._ports)
+        return await guard.apply(action, self._residency, self._options, self._ports, load_error)
 
     def check_idle(self) -> None:
         """Unload what nobody used for its idle timeout; called after each tick of the guard."""
