@@ -117,7 +117,7 @@ def as_text(status: ServiceStatus, executable: str) -> list[str]:
     if status.interpreter is not None:
         lines.append(f"  python      {status.interpreter}")
     if status.record is not None:
-        lines.append(f"  pid         {status.record.pid}, since {_time(status.record.since)}")
+        lines.append(f"  pid         {status.record.pid}, since {_time(status.record.started_at)}")
     match status.health:
         case Unhealthy(why):
             lines.append(f"  health      {why}")
@@ -129,7 +129,7 @@ def as_text(status: ServiceStatus, executable: str) -> list[str]:
 
 
 def as_json(status: ServiceStatus) -> dict[str, Any]:
-    last = status.last_exit
+    last, record = status.last_exit, status.record
     return {
         "where": status.where,
         "definition": str(status.definition),
@@ -138,7 +138,7 @@ def as_json(status: ServiceStatus) -> dict[str, Any]:
         "interpreter": status.interpreter,
         "interpreter_exists": status.interpreter_exists,
         "job": asdict(status.job),
-        "instance": None if status.record is None else asdict(status.record),
+        "instance": None if record is None else {**asdict(record), "url": record.url},
         "killed_instance": None if status.killed is None else asdict(status.killed),
         "health": None if status.health is None else asdict(status.health),
         "last_exit": None if last is None else {**asdict(last), "ending": last.ending.value},
@@ -165,8 +165,8 @@ def _explanations(status: ServiceStatus, executable: str) -> list[str]:
         lines.append(f"  last exit   {_time(last.at)}, code {last.code}: {last.message}")
     if killed is not None:
         lines.append(
-            f"  killed      pid {killed.pid}, which ran since {_time(killed.since)}, ended without "
-            "a word (kill -9, power, or a native crash: `omlxd service logs --stderr`)"
+            f"  killed      pid {killed.pid}, which ran since {_time(killed.started_at)}, ended "
+            "without a word (kill -9, power, or a native crash: `omlxd service logs --stderr`)"
         )
     if status.job.pid is None and status.job.last_exit is not None and status.record is None:
         lines.append(f"  supervisor  saw it end last with {status.job.last_exit}")

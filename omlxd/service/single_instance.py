@@ -38,18 +38,26 @@ class InstanceRecord:
     """Attributes:
     process_started: when the process began, as the system tells, seconds since 1970;
         with ``pid`` it names a process for good, since pids are used again.
-    since: when the lock was taken, seconds since 1970.
-    url: where the API answers; None until the port is bound.
+    started_at: when it took the folder, seconds since 1970.
+    host, port: where the API answers; None until the port is bound.
     interpreter: the Python that runs it, symbolic links unresolved.
     """
 
     instance_id: str
     pid: int
-    process_started: float | None
-    since: float
+    started_at: float
     version: str
-    interpreter: str
-    url: str | None = None
+    host: str | None = None
+    port: int | None = None
+    process_started: float | None = None
+    interpreter: str | None = None
+
+    @property
+    def url(self) -> str | None:
+        """An address that a client on this machine can use."""
+        if self.host is None or self.port is None:
+            return None
+        return reachable_url(self.host, self.port)
 
 
 def process_start(pid: int) -> float | None:
@@ -79,11 +87,12 @@ def read_record(state: Path) -> InstanceRecord | None:
     value = read_json(state / RECORD)
     if value is None:
         return None
+    known = {k: value[k] for k in InstanceRecord.__dataclass_fields__ if k in value}
     try:
-        record = InstanceRecord(**{k: value[k] for k in InstanceRecord.__dataclass_fields__})
-    except KeyError:
+        record = InstanceRecord(**known)
+        sound = record.pid > 0 and record.started_at >= 0 and record.instance_id != ""
+    except TypeError:
         return None
-    sound = isinstance(record.instance_id, str) and isinstance(record.pid, int) and record.pid > 0
     return record if sound else None
 
 
@@ -111,7 +120,7 @@ class InstanceLock:
 
     def announce(self, host: str, port: int) -> None:
         """Let others know where the API answers."""
-        self.record = replace(self.record, url=reachable_url(host, port))
+        self.record = replace(self.record, host=host, port=port)
         self.write()
 
     def write(self) -> None:
@@ -165,7 +174,7 @@ def take(
         instance_id=uuid.uuid4().hex,
         pid=os.getpid(),
         process_started=started(os.getpid()),
-        since=now,
+        started_at=now,
         version=version,
         interpreter=interpreter,
     )
@@ -206,7 +215,7 @@ def _who(state: Path, record: InstanceRecord | None, started: ProcessStart) -> s
             f"Another process holds the data folder {state}, and left no record of itself. "
             "Wait a moment, or find it with: lsof " + str(state / LOCK)
         )
-    since = datetime.fromtimestamp(record.since).strftime("%Y-%m-%d %H:%M:%S")
+    since = datetime.fromtimestamp(record.started_at).strftime("%Y-%m-%d %H:%M:%S")
     where = f" at {record.url}" if record.url else ""
     return (
         f"omlxd is already running on the data folder {state}: pid {record.pid}{where}, "
@@ -218,4 +227,4 @@ def _who(state: Path, record: InstanceRecord | None, started: ProcessStart) -> s
 def _facts(record: InstanceRecord | None) -> dict[str, object]:
     if record is None:
         return {}
-    return {"pid": record.pid, "since": record.since, "instance_id": record.instance_id}
+    return {"pid": record.pid, "started_at": record.started_at, "instance_id": record.instance_id}

@@ -5,21 +5,22 @@ configuration say how it behaves.
 """
 
 import argparse
+import contextlib
 import http.server
 import json
 import os
+import re
 import signal
 import sys
-import time
 import tomllib
 from pathlib import Path
 
+from omlxd import __version__
 from omlxd.config.places import places
 from omlxd.daemon.listen import listen
-from omlxd.errors import ConfigError, OmlxdError
-from omlxd.service import last_exit, restarts
-from omlxd.service.exit_codes import Ending
-from omlxd.service.single_instance import InstanceLock, take
+from omlxd.errors import ConfigError, EngineDied
+from omlxd.service import tenure
+from omlxd.service.single_instance import InstanceLock
 
 KEYS = {"port", "host", "mode", "version", "claim"}
 
@@ -34,29 +35,19 @@ def main() -> int:
     arguments = parser.parse_args()
     home = arguments.home or os.environ.get("OMLXD_HOME")
     found = places(Path(home) if home else None, Path(arguments.config))
-    who = last_exit.Leaving(os.getpid(), None, arguments.supervised)
-    lock = None
-    try:
-        options = read(found.config_file)
-        lock = take(
-            found.state,
-            version=options.get("version", "0.1.0"),
-            interpreter=sys.executable,
-            now=time.time(),
-        )
-        who = last_exit.Leaving(os.getpid(), lock.record.instance_id, arguments.supervised)
-        if arguments.supervised and restarts.note_start(found.state, time.time()):
-            looping = OmlxdError("started too often")
-            return last_exit.record(found.state, Ending.LOOPING, looping, who, now=time.time())
-        serve(options, lock)
-    except (OmlxdError, SystemExit) as error:
-        ending = None if isinstance(error, SystemExit) else error
-        sys.stderr.write(f"{error}\n")
-        return last_exit.conclude(found.state, ending, who, now=time.time())
-    finally:
-        if lock is not None:
-            lock.release()
-    return 0
+    who = tenure.Tenant(
+        state=found.state,
+        logs=found.logs,
+        version=version_of(found.config_file),
+        interpreter=sys.executable,
+        supervised=arguments.supervised,
+    )
+    return tenure.run(who, lambda lock: serve(read(found.config_file), lock))
+
+
+def version_of(path: Path) -> str:
+    match = re.search('version = "(.*)"', path.read_text())
+    return match[1] if match else __version__
 
 
 def read(path: Path) -> dict[str, object]:
@@ -69,16 +60,16 @@ def read(path: Path) -> dict[str, object]:
     return options
 
 
-def serve(options: dict[str, object], lock: InstanceLock) -> None:
+def serve(options: dict[str, object], lock: InstanceLock) -> int:
     mode = options.get("mode", "ok")
     if mode == "abort":
         os.abort()
     if mode == "broken":
-        raise OmlxdError("the engine died")
+        raise EngineDied("the engine died")
     if mode == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        signal.signal(signal.SIGTERM, stop)
     listener = listen(str(options.get("host", "127.0.0.1")), int(str(options.get("port", 0))))
     listener.setblocking(True)
     body = json.dumps(
@@ -105,7 +96,17 @@ def serve(options: dict[str, object], lock: InstanceLock) -> None:
     host, port = listener.getsockname()[:2]
     if mode != "mute":
         lock.announce(host, port)
-    server.serve_forever(poll_interval=0.05)
+    with contextlib.suppress(Stopped):
+        server.serve_forever(poll_interval=0.05)
+    return 0
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop(*_: object) -> None:
+    raise Stopped
 
 
 if __name__ == "__main__":
