@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from tests.support.real_model import real_model
 
 from tests.support.daemon import DaemonProcess, link_models
+from tests.support.real_model import real_model
 
 TOPICS = (
     "a lighthouse keeper",
