@@ -4,12 +4,15 @@ import plistlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from xml.parsers.expat import ExpatError
 
 from omlxd.errors import ServiceFailed
 from omlxd.service.job import JobSpec, arguments, check
 
 AGENT_ONLY = ("LimitLoadToSessionType", "SoftResourceLimits")
 DAEMON_ONLY = ("UserName",)
+
+_UNREADABLE = (plistlib.InvalidFileException, ExpatError, ValueError)
 
 
 def template() -> bytes:
@@ -58,7 +61,7 @@ def program(definition: bytes) -> str | None:
     """The interpreter a written definition starts; None when it cannot be read."""
     try:
         found = plistlib.loads(definition)["ProgramArguments"][0]
-    except (plistlib.InvalidFileException, ValueError, KeyError, IndexError, TypeError):
+    except (*_UNREADABLE, KeyError, IndexError, TypeError):
         return None
     return found if isinstance(found, str) else None
 

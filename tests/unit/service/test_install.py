@@ -1,0 +1,179 @@
+"""What an installation does, and that it undoes what did not work."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from omlxd.errors import ConfigError, ServiceFailed
+from omlxd.service import last_exit
+from omlxd.service.files import read_json, write_json
+from omlxd.service.health import Health, Healthy
+from omlxd.service.install import Course, Installed, Offer, course, install
+from omlxd.service.job import JobSpec
+from omlxd.service.watch import Watch
+from tests.unit.service.fakes import FakeSupervisor, Time
+
+CONFIG_IS_WRONG = b"a job whose configuration is wrong"
+
+
+class World:
+    """A state folder whose job is played by this process: each start is a new instance."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self.time = Time()
+        self.starts = 0
+        self.version = "1.0"
+        self.supervisor = FakeSupervisor(folder, self.start, pid=os.getpid())
+        self.job = JobSpec("/python", folder / "config.toml", self.state, folder / "logs")
+
+    def start(self, definition: bytes) -> None:
+        if definition == CONFIG_IS_WRONG:
+            who = last_exit.Leaving(1, None, True)
+            last_exit.conclude(self.state, ConfigError(["port: wrong"]), who, now=self.starts)
+            return
+        self.starts += 1
+        write_json(
+            self.state / "instance.json",
+            {
+                "instance_id": f"instance {self.starts}",
+                "pid": os.getpid(),
+                "started_at": float(self.starts),
+                "version": self.version,
+                "host": "127.0.0.1",
+                "port": 8484,
+            },
+        )
+
+    def answer(self, url: str) -> Health:
+        record = read_json(self.state / "instance.json") or {}
+        return Healthy(record["instance_id"], record["version"])
+
+    def install(self, definition: bytes = b"job 1") -> Installed:
+        offer = Offer(self.job, definition, "1.0")
+        watch = Watch(self.state, self.answer, self.time.pace)
+        return install(self.supervisor, offer, watch, self.time.pace)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "same", "running", "chosen"),
+    [
+        (False, False, None, Course.LOAD),
+        (False, True, None, Course.LOAD),
+        (True, False, Healthy("x", "1.0"), Course.LOAD),
+        (True, True, None, Course.RESTART),
+        (True, True, Healthy("x", "0.9"), Course.RESTART),
+        (True, True, Healthy("x", "1.0"), Course.KEEP),
+    ],
+)
+def test_the_course(loaded: bool, same: bool, running: Healthy | None, chosen: Course) -> None:
+    assert course(loaded=loaded, same=same, version="1.0", running=running) is chosen
+
+
+def test_a_first_installation_loads_and_remembers(world: World) -> None:
+    done = world.install()
+    assert done.course is Course.LOAD
+    assert done.record.instance_id == "instance 1"
+    assert world.supervisor.loaded == b"job 1"
+    assert read_json(world.state / "service.json") == {
+        "domain": "gui/501",
+        "definition": str(world.supervisor.definition),
+        "interpreter": "/python",
+        "version": "1.0",
+    }
+
+
+def test_the_second_does_nothing(world: World) -> None:
+    world.install()
+    world.supervisor.done.clear()
+    assert world.install().course is Course.KEEP
+    assert world.supervisor.done == []
+
+
+def test_a_configuration_of_the_user_is_never_written_over(world: World) -> None:
+    """T67."""
+    world.job.config_file.write_text("[server]\nport = 9000\n")
+    world.install()
+    assert world.job.config_file.read_text() == "[server]\nport = 9000\n"
+
+
+def test_a_refused_first_installation_leaves_no_definition(world: World) -> None:
+    world.supervisor.refuses.add(b"job 1")
+    with pytest.raises(ServiceFailed, match=r"(?s)launchd refused.*Nothing was installed"):
+        world.install()
+    assert not world.supervisor.definition.exists()
+    assert not (world.state / "service.json").exists()
+
+
+def test_a_refused_update_brings_the_previous_job_back(world: World) -> None:
+    world.install()
+    world.supervisor.refuses.add(b"job 2")
+    with pytest.raises(ServiceFailed, match="previous service was restored and runs"):
+        world.install(b"job 2")
+    assert world.supervisor.definition.read_bytes() == b"job 1"
+    assert world.supervisor.loaded == b"job 1"
+
+
+def test_an_update_that_never_gets_healthy_brings_the_previous_job_back(world: World) -> None:
+    world.install()
+    with pytest.raises(ServiceFailed, match=r"(?s)port: wrong.*restored and runs"):
+        world.install(CONFIG_IS_WRONG)
+    assert world.supervisor.loaded == b"job 1"
+
+
+def test_a_stopped_service_stays_stopped_after_a_failed_update(world: World) -> None:
+    world.install()
+    world.supervisor.unload()
+    with pytest.raises(ServiceFailed, match="it was not running"):
+        world.install(CONFIG_IS_WRONG)
+    assert world.supervisor.loaded is None
+    assert world.supervisor.definition.read_bytes() == b"job 1"
+
+
+def test_a_roll_back_that_fails_as_well_says_both(world: World) -> None:
+    world.install()
+    world.supervisor.refuses |= {b"job 1", b"job 2"}
+    with pytest.raises(ServiceFailed, match=r"(?s)refused.*Restoring .* failed as well"):
+        world.install(b"job 2")
+
+
+def test_an_interruption_rolls_back_and_goes_on(world: World) -> None:
+    def interrupted(definition: bytes) -> None:
+        raise KeyboardInterrupt
+
+    world.supervisor.on_start = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        world.install()
+    assert not world.supervisor.definition.exists()
+
+
+def test_an_older_version_that_runs_is_restarted(world: World) -> None:
+    world.version = "0.9"
+    world.install()
+    world.version = "1.0"
+    world.time.sleep(0)
+    world.supervisor.pid = None
+    # The played instance is this process, so it does not end: the stop by force follows.
+    assert world.install().course is Course.RESTART
+    assert world.supervisor.done[-2:] == ["stop_process", "load"]
+
+
+def test_a_daemon_run_by_hand_is_not_stopped(world: World) -> None:
+    world.install()
+    world.supervisor.pid = 1
+    world.version = "0.9"
+    world.start(b"")
+    with pytest.raises(ServiceFailed, match=f"not as the service: pid {os.getpid()}"):
+        world.install()
+
+
+def test_a_folder_that_cannot_be_made_is_named(world: World, tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file in the way")
+    with pytest.raises(ServiceFailed, match="cannot prepare .*logs"):
+        world.install()

@@ -1,0 +1,163 @@
+"""The rendered property list."""
+
+import plistlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omlxd.errors import ServiceFailed
+from omlxd.service.job import Account, JobSpec, carried_environment, left_behind
+from omlxd.service.names import EXIT_TIMEOUT, LABEL
+from omlxd.service.plist import program, render, template
+
+JOB = JobSpec(
+    interpreter="/Users/ann/.local/share/uv/tools/omlxd/bin/python",
+    config_file=Path("/Users/ann/Library/Application Support/omlxd/config.toml"),
+    state=Path("/Users/ann/Library/Application Support/omlxd/state"),
+    logs=Path("/Users/ann/Library/Logs/omlxd"),
+)
+DAEMON = replace(
+    JOB,
+    home=Path("/Library/Application Support/omlxd"),
+    account=Account("_llm", 300, 300, Path("/var/llm")),
+)
+
+TYPES = {
+    "Label": str,
+    "ProgramArguments": list,
+    "KeepAlive": dict,
+    "RunAtLoad": bool,
+    "ThrottleInterval": int,
+    "ExitTimeOut": int,
+    "ProcessType": str,
+    "Umask": str,
+    "WorkingDirectory": str,
+    "EnvironmentVariables": dict,
+    "StandardOutPath": str,
+    "StandardErrorPath": str,
+    "LimitLoadToSessionType": list,
+    "SoftResourceLimits": dict,
+    "UserName": str,
+}
+
+
+def keys_of(job: JobSpec) -> dict[str, object]:
+    keys: dict[str, object] = plistlib.loads(render(job, LABEL, template()))
+    return keys
+
+
+def strings(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [s for entry in value.values() for s in strings(entry)]
+    if isinstance(value, list):
+        return [s for entry in value for s in strings(entry)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_the_agent_has_the_values_that_launchd_needs() -> None:
+    keys = keys_of(JOB)
+    assert keys == {
+        "Label": "io.github.omlxd.omlxd",
+        "ProgramArguments": [
+            JOB.interpreter,
+            "-m",
+            "omlxd",
+            "serve",
+            "--supervised",
+            "--config",
+            str(JOB.config_file),
+        ],
+        "KeepAlive": {"SuccessfulExit": False},
+        "RunAtLoad": True,
+        "ThrottleInterval": 10,
+        "ExitTimeOut": 30,
+        "ProcessType": "Interactive",
+        "LimitLoadToSessionType": ["Aqua", "Background"],
+        "Umask": "077",
+        "WorkingDirectory": str(JOB.state),
+        "EnvironmentVariables": {
+            "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+        },
+        "StandardOutPath": "/Users/ann/Library/Logs/omlxd/launchd-stdout.log",
+        "StandardErrorPath": "/Users/ann/Library/Logs/omlxd/launchd-stderr.log",
+        "SoftResourceLimits": {"NumberOfFiles": 4096},
+    }
+    assert keys["ExitTimeOut"] == EXIT_TIMEOUT
+
+
+def test_the_daemon_runs_as_its_account_and_never_touches_kernel_limits() -> None:
+    keys = keys_of(DAEMON)
+    assert keys["UserName"] == "_llm"
+    assert keys["EnvironmentVariables"]["HOME"] == "/var/llm"  # type: ignore[index]
+    assert "SoftResourceLimits" not in keys
+    assert "LimitLoadToSessionType" not in keys
+    assert keys["ProgramArguments"][-2:] == ["--home", str(DAEMON.home)]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("job", [JOB, DAEMON])
+def test_the_types_are_those_launchd_wants(job: JobSpec) -> None:
+    keys = keys_of(job)
+    assert {name for name, value in keys.items() if type(value) is not TYPES[name]} == set()
+
+
+@pytest.mark.parametrize("job", [JOB, DAEMON])
+def test_no_placeholder_tilde_or_variable_is_left(job: JobSpec) -> None:
+    for text in strings(keys_of(job)):
+        assert not re.search(r"^@\w+@$|~|\$", text), text
+
+
+def test_paths_with_odd_characters_survive() -> None:
+    odd = Path('/Users/ann/R&D <new> "x" @LABEL@ 모델')
+    keys = keys_of(replace(JOB, home=odd, state=odd))
+    assert keys["WorkingDirectory"] == str(odd)
+    assert keys["ProgramArguments"][-1] == str(odd)  # type: ignore[index]
+
+
+def test_the_same_job_gives_the_same_bytes() -> None:
+    assert render(JOB, LABEL, template()) == render(JOB, LABEL, template())
+
+
+def test_the_template_explains_itself_and_the_result_does_not() -> None:
+    assert template().count(b"<!--") > 15
+    assert b"<!--" not in render(JOB, LABEL, template())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"interpreter": "python3"}, "the interpreter must be an absolute path"),
+        ({"config_file": Path("omlxd.toml")}, "the configuration file must be an absolute"),
+        ({"logs": Path("/Volumes/Big/logs")}, "the log folder is on an external volume"),
+        ({"state": Path("/Volumes/Home/ann/state")}, "the state folder is on an external volume"),
+        ({"state": Path("/tmp/a\nb")}, "control character"),
+    ],
+)
+def test_a_path_that_launchd_cannot_use_is_named(change: dict[str, object], says: str) -> None:
+    """T66: a home on an external disk."""
+    with pytest.raises(ServiceFailed, match=says):
+        render(replace(JOB, **change), LABEL, template())  # type: ignore[arg-type]
+
+
+def test_only_harmless_settings_of_the_shell_are_carried() -> None:
+    environ = {
+        "HF_HOME": "/Users/ann/hf",
+        "HF_TOKEN": "hf_secret",
+        "HF_ENDPOINT": "https://ann:secret@mirror.example",
+        "XDG_DATA_HOME": "",
+        "OMLXD_SERVER_PORT": "9000",
+        "PATH": "/opt/homebrew/bin",
+    }
+    carried = carried_environment(environ)
+    assert carried == {"HF_HOME": "/Users/ann/hf"}
+    assert b"secret" not in render(replace(JOB, environment=carried), LABEL, template())
+    assert left_behind(environ) == ("OMLXD_SERVER_PORT",)
+
+
+def test_a_written_definition_tells_its_interpreter() -> None:
+    assert program(render(JOB, LABEL, template())) == JOB.interpreter
+    for damaged in (b"", b"<plist>", b"not a list", plistlib.dumps({"ProgramArguments": []})):
+        assert program(damaged) is None

@@ -1,0 +1,81 @@
+"""When a started job counts as up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omlxd.errors import ServiceFailed
+from omlxd.service.exit_codes import Ending
+from omlxd.service.files import write_json
+from omlxd.service.health import Healthy, Unhealthy
+from omlxd.service.last_exit import LastExit
+from omlxd.service.single_instance import InstanceRecord
+from omlxd.service.supervisor import JobView
+from omlxd.service.watch import Before, Failed, Look, Up, Waiting, Watch, judge
+from tests.unit.service.fakes import Time
+
+RECORD = InstanceRecord("new", 4711, 100.0, "1.0", host="127.0.0.1", port=8484)
+BEFORE = Before(instance_id="old", last_exit=None)
+ENDED = LastExit(99.0, 4711, None, Ending.CONFIG, 0, "config_error", "port: wrong", True)
+
+
+def test_our_new_instance_that_answers_is_up() -> None:
+    assert judge(BEFORE, Look(RECORD, None, Healthy("new", "1.0"))) == Up(RECORD)
+
+
+def test_another_instance_on_the_port_is_not_ours() -> None:
+    verdict = judge(BEFORE, Look(RECORD, None, Healthy("stranger", "1.0")))
+    assert isinstance(verdict, Waiting)
+    assert "answered by another omlxd (instance stranger)" in verdict.why
+
+
+def test_the_instance_that_was_there_before_never_counts() -> None:
+    old = replace(RECORD, instance_id="old")
+    assert isinstance(judge(BEFORE, Look(old, None, Healthy("old", "1.0"))), Waiting)
+
+
+@pytest.mark.parametrize("ending", [Ending.CONFIG, Ending.BLOCKED, Ending.LOOPING])
+def test_a_permanent_ending_fails_at_once_with_its_own_words(ending: Ending) -> None:
+    verdict = judge(BEFORE, Look(None, replace(ENDED, ending=ending), None))
+    assert verdict == Failed("port: wrong")
+
+
+def test_an_ending_from_before_says_nothing() -> None:
+    before = replace(BEFORE, last_exit=ENDED)
+    assert judge(before, Look(RECORD, ENDED, Healthy("new", "1.0"))) == Up(RECORD)
+
+
+def test_a_temporary_ending_is_waited_out() -> None:
+    ended = replace(ENDED, ending=Ending.BROKEN, code=75)
+    assert isinstance(judge(BEFORE, Look(None, ended, None)), Waiting)
+
+
+@pytest.mark.parametrize(
+    ("look", "why"),
+    [
+        (Look(None, None, None), "has not started"),
+        (Look(replace(RECORD, port=None), None, None), "has not opened its port"),
+        (Look(RECORD, None, Unhealthy("nothing answers")), "nothing answers"),
+    ],
+)
+def test_what_is_waited_for_is_named(look: Look, why: str) -> None:
+    verdict = judge(BEFORE, look)
+    assert isinstance(verdict, Waiting)
+    assert why in verdict.why
+
+
+def test_waiting_ends_after_a_minute_with_the_last_reason(tmp_path: Path) -> None:
+    time = Time()
+    watch = Watch(tmp_path, lambda url: Unhealthy("never asked"), time.pace)
+    with pytest.raises(ServiceFailed, match=r"after 60 s.*has not started.*ended with signal 9"):
+        watch.until_up(watch.before(), lambda: JobView(True, None, "signal 9"))
+    assert 60 <= time.now < 61
+
+
+def test_a_record_of_a_dead_process_is_no_instance(tmp_path: Path) -> None:
+    record = {"instance_id": "x", "pid": 2**22 + 1, "started_at": 1.0, "version": "1"}
+    write_json(tmp_path / "instance.json", record)
+    watch = Watch(tmp_path, lambda url: Healthy("x", "1"), Time().pace)
+    assert watch.look().record is None
+    assert watch.before().instance_id == "x"
