@@ -180,7 +180,7 @@ class Engine:
 
     # Memory
 
-    def reclaim(self, *, when_idle: bool) -> None:
+    def reclaim(self, when_idle: bool) -> None:
         """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
         self._inbox.put(ReclaimPool(when_idle))
 

@@ -131,6 +131,13 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
                 f"logit_bias names token {token}; this model's tokens are 0 to {vocab_size - 1}.",
                 param="logit_bias",
             )
+    # Written so that "not a number" fails them too.
+    if not sampling.temperature >= 0:
+        raise InvalidRequest("temperature must be at least 0.", param="temperature")
+    if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
+        raise InvalidRequest("top_p must be above 0 and at most 1.", param="top_p")
+    if sampling.min_p is not None and not 0 <= sampling.min_p <= 1:
+        raise InvalidRequest("min_p must be between 0 and 1.", param="min_p")
     if sampling.top_k is not None and sampling.top_k < 1:
         raise InvalidRequest("top_k must be at least 1.", param="top_k")
     if sampling.repetition_penalty is not None and not sampling.repetition_penalty > 0:

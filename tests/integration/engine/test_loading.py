@@ -1,0 +1,196 @@
+"""Models into memory and out of it, on real MLX."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from omlxd.backend.mlx.load import MlxLoad
+from omlxd.backend.model_files import check_model_files
+from omlxd.backend.sequence import Sampling, SequenceSpec
+from omlxd.engine.handle import Engine, TokensArrived
+from omlxd.errors import ModelBroken, ModelLoadCancelled, ModelLoadFailed
+
+Tiny = Callable[..., Path]
+SLACK = 64 * 1024
+"""Bytes of odds and ends that are not the model's: keys, constants."""
+
+
+@pytest.fixture
+def copy(tiny: Tiny, tmp_path: Path) -> Path:
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny("llama"), folder)
+    return folder
+
+
+def large(tiny: Tiny) -> Path:
+    """About 11 MB: several pieces of the 1 MiB that the engine here loads at a time."""
+    return tiny("llama", hidden_size=256, intermediate_size=512, num_hidden_layers=4)
+
+
+async def test_a_load_goes_piece_by_piece_and_unload_gives_all_back(
+    engine: Engine, tiny: Tiny
+) -> None:
+    """T11"""
+    before = (await engine.sample()).active
+    ticket = engine.load("m", str(large(tiny)))
+    facts = await ticket.result()
+    assert ticket.loaded_bytes == ticket.total_bytes == facts.weights_bytes
+    assert facts.weights_bytes > 8 * 1024**2
+    assert facts.vocab_size == 1024
+    assert facts.cache_kinds == ("KVCache",) * 4
+    loaded = (await engine.sample()).active
+    assert abs(loaded - before - facts.weights_bytes) < SLACK
+    spec = SequenceSpec("r", (1, 2, 3), 5, Sampling(temperature=0.0))
+    events = [event async for event in engine.submit("m", spec)]
+    assert any(isinstance(e, TokensArrived) for e in events)
+    freed = await engine.unload("m")
+    assert freed >= facts.weights_bytes
+    sample = await engine.sample()
+    assert sample.active - before < SLACK
+    assert sample.pool == 0
+
+
+async def test_an_unload_under_load_gives_all_back(engine: Engine, tiny: Tiny) -> None:
+    before = (await engine.sample()).active
+    await engine.load("m", str(large(tiny))).result()
+    generations = [
+        engine.submit("m", SequenceSpec(f"r{n}", tuple(range(3, 50)), 10_000)) for n in range(4)
+    ]
+    await anext(generations[0])
+    await engine.unload("m")
+    assert engine.requests() == ()
+    assert (await engine.sample()).active - before < SLACK
+
+
+async def test_a_cancelled_load_gives_back_what_it_took(engine: Engine, tiny: Tiny) -> None:
+    before = (await engine.sample()).active
+    ticket = engine.load("m", str(large(tiny)))
+    while not ticket.loaded_bytes:
+        await asyncio.sleep(0)
+    ticket.cancel()
+    try:
+        await ticket.result()
+        raced = True
+    except ModelLoadCancelled:
+        raced = False
+    if raced:
+        await engine.unload("m")
+    else:
+        assert ticket.total_bytes is not None
+        assert ticket.loaded_bytes < ticket.total_bytes
+    assert (await engine.sample()).active - before < SLACK
+
+
+def test_each_piece_reads_about_what_it_should(tiny: Tiny) -> None:
+    load = MlxLoad(check_model_files(large(tiny)), 1024**2)
+    seen = [0]
+    while load.advance() is None:
+        seen.append(load.loaded_bytes)
+    steps = [b - a for a, b in pairwise(seen)]
+    assert len(steps) > 5
+    assert max(steps) < 3 * 1024**2
+
+
+async def test_a_truncated_file_is_broken_and_named(engine: Engine, copy: Path) -> None:
+    """T61"""
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(ModelBroken, match=r"model\.safetensors is truncated"):
+        await engine.load("m", str(copy)).result()
+
+
+async def test_a_load_that_fails_halfway_leaves_no_weights(
+    engine: Engine, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from omlxd.backend.mlx import load
+
+    def failing(model: object) -> None:
+        raise RuntimeError("injected after the last piece")
+
+    before = (await engine.sample()).active
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "make_prompt_cache", failing)
+        with pytest.raises(ModelLoadFailed, match="injected") as failed:
+            await engine.load("m", str(large(tiny))).result()
+    assert (await engine.sample()).active - before < SLACK
+    del failed
+    await engine.load("m", str(large(tiny))).result()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "no_such_model"}, "not supported"),
+        ({"model_type": "cache"}, "cannot be loaded"),
+        ({"hidden_size": 128}, "cannot be loaded"),
+        ({"num_hidden_layers": 3}, "cannot be loaded"),
+        ({"model_file": "evil.py"}, "never run"),
+    ],
+)
+async def test_a_config_that_does_not_fit_fails_with_its_reason(
+    engine: Engine, copy: Path, change: dict[str, object], words: str
+) -> None:
+    evil = copy / "evil.py"
+    evil.write_text(f"open({str(copy / 'ran')!r}, 'w')\n")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(ModelLoadFailed, match=words):
+        await engine.load("m", str(copy)).result()
+    assert not (copy / "ran").exists()
+
+
+async def test_a_folder_with_glob_characters_loads(
+    engine: Engine, tiny: Tiny, tmp_path: Path
+) -> None:
+    odd = tmp_path / "model [v1]*?"
+    shutil.copytree(tiny("llama"), odd)
+    facts = await engine.load("m", str(odd)).result()
+    assert facts.vocab_size == 1024
+
+
+async def test_several_models_answer_side_by_side(engine: Engine, tiny: Tiny) -> None:
+    for arch in ("llama", "mamba2", "qwen3_moe"):
+        await engine.load(arch, str(tiny(arch))).result()
+
+    async def count(arch: str) -> int:
+        spec = SequenceSpec(arch, (5, 6, 7), 30, Sampling(temperature=0.0))
+        events = [event async for event in engine.submit(arch, spec)]
+        return sum(len(e.tokens) for e in events if isinstance(e, TokensArrived))
+
+    assert await asyncio.gather(*map(count, ("llama", "mamba2", "qwen3_moe"))) == [30] * 3
+
+
+async def test_the_pool_is_given_back_on_request(engine: Engine, tiny: Tiny) -> None:
+    await engine.load("m", str(tiny("llama"))).result()
+    spec = SequenceSpec("r", tuple(range(3, 200)), 20, Sampling(temperature=0.0))
+    async for _ in engine.submit("m", spec):
+        pass
+    assert (await engine.sample()).pool > 0
+    engine.reclaim(when_idle=True)
+    await engine.sample()
+    assert (await engine.sample()).pool == 0
+    assert engine.reclaimed_bytes > 0
+
+
+def test_importing_the_runtime_leaves_the_process_as_it_was() -> None:
+    """mlx-lm lowers RLIMIT_NOFILE at import; a lowered hard limit is lost for good."""
+    script = (
+        "import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "before = (1000, hard); resource.setrlimit(resource.RLIMIT_NOFILE, before)\n"
+        "from omlxd.backend.mlx.backend import MlxBackend\n"
+        "from omlxd.backend.options import BackendOptions\n"
+        "import sys; assert 'mlx' not in sys.modules and 'mlx_lm' not in sys.modules\n"
+        "set_before = resource.setrlimit\n"
+        "backend = MlxBackend(BackendOptions()); backend.start()\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == before\n"
+        "assert resource.setrlimit is set_before\n"
+        "backend.stop()\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
