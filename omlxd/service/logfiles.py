@@ -191,8 +191,8 @@ def trim(path: Path, *, above: int = TRIM_ABOVE, keep: int = TRIM_KEEP) -> int:
         if size <= above:
             return 0
         tail = os.pread(descriptor, keep, size - keep)
-        newline = tail.find(b"\n")
-        tail = tail[newline + 1 :] if newline >= 0 else tail
+        # From a whole line on, unless the one line is all there is.
+        tail = tail.partition(b"\n")[2] or tail
         os.pwrite(descriptor, tail, 0)
         os.ftruncate(descriptor, len(tail))
         return size - len(tail)

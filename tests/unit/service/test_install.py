@@ -175,5 +175,5 @@ def test_a_daemon_run_by_hand_is_not_stopped(world: World) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(world: World, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file in the way")
-    with pytest.raises(ServiceFailed, match="cannot prepare .*logs"):
+    with pytest.raises(ServiceFailed, match=r"cannot prepare .*logs"):
         world.install()

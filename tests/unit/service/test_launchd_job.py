@@ -63,7 +63,7 @@ def test_codes_of_bootout_that_mean_going_or_gone(code: int) -> None:
 
 
 def test_another_code_of_bootout_is_reported_with_its_number() -> None:
-    with pytest.raises(ServiceFailed, match="gave 141.*launchctl error 141"):
+    with pytest.raises(ServiceFailed, match=r"gave 141.*launchctl error 141"):
         job(FakeRun(print=[0], bootout=[141]), Time()).unload()
 
 
