@@ -5,6 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from omlxd.errors import ModelUnloading, OmlxdError
+from omlxd.pool.entry import Loading
 from omlxd.pool.failures import waited_too_long
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import Lease, ModelRecord
@@ -47,12 +48,19 @@ class Leases:
             lease.end()
         record.leases.clear()
 
-    def expire(self, record: ModelRecord, now: float) -> None:
-        """Those who waited until their deadline are told what for."""
-        for waiter in [w for w in record.waiting if w.deadline <= now]:
+    def expire(self, record: ModelRecord, now: float) -> bool:
+        """Those who waited until their deadline are told what for; whether there were any.
+
+        Deadlines are for waiting in line: a load that has begun is waited for.
+        """
+        if isinstance(record.state, Loading):
+            return False
+        late = [waiter for waiter in record.waiting if waiter.deadline <= now]
+        for waiter in late:
             record.waiting.remove(waiter)
             if not waiter.granted.done():
                 waiter.granted.set_exception(waited_too_long(record, now - waiter.since))
+        return bool(late)
 
     def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:
         """Each gets an error of its own: an exception raised twice joins its tracebacks."""

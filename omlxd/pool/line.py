@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from omlxd.pool.entry import Draining, Failed, Queued
+from omlxd.pool.entry import Draining, Failed, Loading, Queued
 from omlxd.pool.record import ModelRecord
 
 
@@ -34,7 +34,9 @@ def next_due(records: Iterable[ModelRecord]) -> float | None:
     """The earliest time at which something happens to one of ``records`` by time alone."""
     due = math.inf
     for record in records:
-        due = min(due, *(waiter.deadline for waiter in record.waiting), math.inf)
+        if not isinstance(record.state, Loading):
+            # A load that has begun is waited for, whatever the deadlines.
+            due = min(due, *(waiter.deadline for waiter in record.waiting), math.inf)
         match record.state:
             case Draining(deadline=deadline):
                 due = min(due, deadline)

@@ -11,22 +11,20 @@ import structlog
 
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import (
-    InvalidRequest,
-    ModelBroken,
     ModelNotFound,
     ModelUnloading,
     ShuttingDown,
-    Starting,
     StateUnwritable,
 )
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.readings import ModelView
-from omlxd.pool import guard, names
+from omlxd.pool import guard
 from omlxd.pool.admit import MemoryAdmission
 from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
 from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
 from omlxd.pool.failures import cooling_down
 from omlxd.pool.follow import follow
+from omlxd.pool.lookup import resolve
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import Lease, ModelRecord, Waiter
@@ -66,8 +64,8 @@ class EnginePool:
         call_later = ports.call_later or loop_call_later
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY
-        self._settings_file = Remembered(_in(ports.state, "models.json"))
-        self._sizes_file = Remembered(_in(ports.state, "model-sizes.json"))
+        self._settings_file = Remembered(ports.state, "models.json")
+        self._sizes_file = Remembered(ports.state, "model-sizes.json")
         self._stopping = False
 
     # What there is
@@ -87,40 +85,19 @@ class EnginePool:
         records = self._residency.records.values()
         return tuple(r.id for r in records if r.preload and not isinstance(r.state, Failed))
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the pool's own state files, a line each."""
+        files = (self._settings_file, self._sizes_file)
+        return tuple(file.trouble for file in files if file.trouble is not None)
+
     def resolve(self, name: str | None) -> CatalogModel:
         """The model that ``name`` means; the default model for None.
 
         Raises ModelNotFound, AmbiguousModel, ModelBroken, InvalidRequest (no default),
         Starting (the first scan is not over).
         """
-        wanted = name if name is not None else self._default()
-        catalog = self._catalog
-        known = {**catalog.models, **catalog.broken}
-        try:
-            found = names.find(wanted, known, self._book.aliases(known))
-        except ModelNotFound:
-            if not self.scanned:
-                raise Starting("The model folders are being read; try again soon.") from None
-            raise
-        if found in catalog.models:
-            return catalog.models[found]
-        broken = catalog.broken[found]
-        raise ModelBroken(
-            f"Model '{found}' cannot be served: {broken.file} {broken.reason}.",
-            file=broken.file,
-            reason=broken.reason,
-        )
-
-    def _default(self) -> str:
-        if self._book.default is not None:
-            return self._book.default
-        if not self.scanned:
-            raise Starting("The model folders are being read; try again soon.")
-        if len(self._catalog.models) == 1:
-            return next(iter(self._catalog.models))
-        raise InvalidRequest(
-            "Name a model: there is no default. GET /v1/models lists the models.", param="model"
-        )
+        return resolve(name, self._catalog, self._book, scanned=self.scanned)
 
     def settings(self, model_id: str) -> ModelSettings:
         return self._book.of(model_id)
@@ -293,7 +270,3 @@ class EnginePool:
         self._catalog = catalog
         follow(self._residency, catalog, self._book)
         self._residency.advance()
-
-
-def _in(folder: Path | None, name: str) -> Path | None:
-    return None if folder is None else folder / name

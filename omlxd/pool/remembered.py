@@ -12,10 +12,11 @@ log = structlog.get_logger(__name__)
 
 
 class Remembered:
-    """``path`` None remembers nothing. Called on the loop; the disk is touched in threads."""
+    """Called on the loop; the disk is touched in threads. Without a folder nothing is kept."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._name = name
+        self._path = None if folder is None else folder / name
         self._last: asyncio.Task[None] | None = None
         self.trouble: str | None = None
         """Why the file could not be read or written, for the status."""
@@ -29,7 +30,7 @@ class Remembered:
         except DamagedFile as damaged:
             self._report(str(damaged))
         except OSError as error:
-            self._report(f"{self._path.name} cannot be read ({error.strerror})")
+            self._report(f"{self._name} cannot be read ({error.strerror})")
         return None
 
     def write(self, value: Any) -> asyncio.Future[None]:
@@ -54,8 +55,7 @@ class Remembered:
         if error is None:
             self.trouble = None
         else:
-            name = self._path.name if self._path is not None else "nothing"
-            self._report(f"{name} cannot be written ({error})")
+            self._report(f"{self._name} cannot be written ({error})")
 
     def _report(self, trouble: str) -> None:
         self.trouble = trouble

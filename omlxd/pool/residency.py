@@ -121,10 +121,10 @@ class Residency:
         """Do what can be done now, and set the alarm for what becomes possible by time alone."""
         now = self._ports.clock()
         for record in list(self.records.values()):
-            if not isinstance(record.state, Loading):
-                # Deadlines are for waiting in line; a load that has begun is waited for.
-                self.leases.expire(record, now)
+            # First what can be given, then who has waited too long for it.
             self._settle(record, now)
+            if self.leases.expire(record, now):
+                self._settle(record, now)
         self._patience = math.inf
         self._serve_line(now)
         due = next_due(self.records.values())

@@ -1,0 +1,131 @@
+"""Clock, alarm, ledger, sizes, tokenizers: the small books of the pool."""
+
+import asyncio
+import gc
+
+import pytest
+
+from omlxd.pool.catalog import CatalogModel, ModelKind
+from omlxd.pool.ledger import Ledger
+from omlxd.pool.sizes import SizeBook
+from omlxd.pool.timing import Alarm, AwakeClock
+from omlxd.pool.tokenizers import TokenizerCache
+from tests.unit.pool.fakes import FakeTime, House, a_model, settle
+
+
+def test_time_asleep_is_left_out_and_time_never_runs_backwards() -> None:
+    time = FakeTime()
+    awake = AwakeClock(time.clock, longest_gap=90.0)
+    for step, expected in [(30, 30), (90, 120), (8 * 3600, 210), (-50, 210), (10, 220)]:
+        time.now += step
+        assert awake() == expected
+
+
+async def test_the_last_alarm_counts_and_one_set_to_the_same_time_stays() -> None:
+    time = FakeTime()
+    rings: list[float] = []
+    alarm = Alarm(time.clock, time.call_later, lambda: rings.append(time.now))
+    alarm.set(time.now + 5)
+    alarm.set(time.now + 9)
+    alarm.set(time.now + 9)
+    await time.pass_by(20)
+    assert rings == [1009.0]
+    alarm.set(time.now - 3)
+    alarm.set(None)
+    await time.pass_by(20)
+    assert rings == [1009.0]
+
+
+async def test_no_alarm_spins_while_a_load_outlasts_a_deadline() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m", deadline=house.time.now + 1)
+    await house.time.pass_by(1000)
+    assert use.error is None
+    house.engine.tickets[0].finish()
+    await settle()
+    assert use.lease is not None
+    await use.done()
+
+
+def test_what_is_promised_and_not_allocated_is_outstanding() -> None:
+    ledger = Ledger()
+    ledger.reserve("a", 100)
+    ledger.reserve("b", 50)
+    ledger.allocated("a", 70)
+    ledger.allocated("b", 60)
+    ledger.allocated("nobody", 5)
+    assert ledger.outstanding() == 30
+    assert {held.holder for held in ledger.holders()} == {"a", "b"}
+    ledger.release("a")
+    ledger.release("a")
+    assert ledger.outstanding() == 0
+
+
+def test_a_measured_size_counts_only_for_the_same_files() -> None:
+    sizes = SizeBook()
+    model, changed = a_model("m", size=100), a_model("m", size=100, fingerprint="2")
+    assert (sizes.measured(model), sizes.expected(model)) == (None, 100)
+    assert sizes.note(model, 130)
+    assert not sizes.note(model, 130)
+    assert (sizes.expected(model), sizes.expected(changed)) == (130, 100)
+    restored = SizeBook()
+    restored.restore({**sizes.to_json(), "bad": 5, "worse": {"bytes": -1, "fingerprint": ""}})
+    assert restored.to_json() == sizes.to_json()
+
+
+def test_vision_parts_that_are_not_loaded_are_not_counted() -> None:
+    base = a_model("m", size=100)
+    fields = {name: getattr(base, name) for name in CatalogModel.__slots__}
+    model = CatalogModel(**{**fields, "kind": ModelKind.VISION_LANGUAGE, "vision_bytes": 30})
+    assert SizeBook().expected(model) == 70
+
+
+async def test_a_failed_tokenizer_load_is_told_to_all_and_tried_again() -> None:
+    loads: list[str] = []
+
+    def load(path: str) -> object:
+        loads.append(path)
+        if len(loads) == 1:
+            raise ValueError("no tokenizer")
+        return object()
+
+    cache = TokenizerCache(load)  # type: ignore[arg-type]
+    results = await asyncio.gather(
+        cache.get(a_model("m")), cache.get(a_model("m")), return_exceptions=True
+    )
+    assert all(isinstance(result, ValueError) for result in results)
+    assert await cache.get(a_model("m")) is not None
+    assert len(loads) == 2
+
+
+async def test_a_caller_that_leaves_does_not_end_the_tokenizer_load_of_others() -> None:
+    cache = TokenizerCache(lambda path: object())  # type: ignore[arg-type, return-value]
+    first = asyncio.create_task(cache.get(a_model("m")))
+    second = asyncio.create_task(cache.get(a_model("m")))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is not None
+
+
+async def test_tokenizers_nobody_needs_are_forgotten() -> None:
+    cache = TokenizerCache(lambda path: object())  # type: ignore[arg-type, return-value]
+    kept, dropped = a_model("kept"), a_model("dropped")
+    before = await cache.get(kept), await cache.get(dropped)
+    cache.retain([kept.fingerprint])
+    assert await cache.get(kept) is before[0]
+    assert await cache.get(dropped) is not before[1]
+
+
+async def test_a_failure_nobody_waits_for_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    def fail(path: str) -> object:
+        raise ValueError("no")
+
+    cache = TokenizerCache(fail)  # type: ignore[arg-type]
+    task = asyncio.create_task(cache.get(a_model("m")))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.to_thread(lambda: None)
+    await settle()
+    gc.collect()
+    assert not recwarn.list

@@ -1,0 +1,159 @@
+"""Whatever clients, engine, guard, disk and time do: nothing is lost and everything ends."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omlxd.errors import ModelLoadFailed, OmlxdError
+from omlxd.policy.actions import AbortLoads, MarkPendingUnload, Unload
+from omlxd.pool.options import ModelSettings, PoolOptions
+from tests.unit.pool.fakes import FakeMachine, House, MiB, Use, a_model, settle
+
+NAMES = ("a", "b", "c")
+SIZES = {"a": 100 * MiB, "b": 90 * MiB, "c": 30 * MiB}
+
+events = st.one_of(
+    st.tuples(st.just("request"), st.sampled_from(NAMES)),
+    st.tuples(st.just("finish"), st.integers(0, 5)),
+    st.tuples(st.just("disconnect"), st.integers(0, 5)),
+    st.tuples(st.just("load ends"), st.sampled_from(["well", "badly", "progress"])),
+    st.tuples(st.just("unload ends"), st.none()),
+    st.tuples(st.just("unload"), st.sampled_from(NAMES)),
+    st.tuples(st.just("time"), st.sampled_from([0.5, 5.0, 31.0, 301.0])),
+    st.tuples(st.just("guard"), st.sampled_from(["unload", "mark", "abort"])),
+    st.tuples(st.just("disk"), st.sets(st.sampled_from(NAMES))),
+    st.tuples(st.just("replace"), st.sampled_from(NAMES)),
+    st.tuples(st.just("pause"), st.booleans()),
+)
+
+
+class World:
+    def __init__(self) -> None:
+        self.machine = FakeMachine(160 * MiB)
+        self.house = House(
+            *self._models(set(NAMES)),
+            machine=self.machine,
+            auto=False,
+            options=PoolOptions(
+                idle_timeout=200.0, settings={"a": ModelSettings(max_concurrent_requests=2)}
+            ),
+        )
+        self.on_disk: set[str] = set(NAMES)
+        self.versions = dict.fromkeys(NAMES, 1)
+        self.uses: list[Use] = []
+        self.others: list[asyncio.Task[Any]] = []
+
+    def _models(self, names: set[str]) -> list[Any]:
+        versions = getattr(self, "versions", dict.fromkeys(NAMES, 1))
+        return [a_model(n, size=SIZES[n], fingerprint=str(versions[n])) for n in sorted(names)]
+
+    async def happen(self, kind: str, what: Any) -> None:
+        match kind:
+            case "request" | "finish" | "disconnect":
+                self.client(kind, what)
+            case "load ends":
+                self.end_loads(what)
+            case "unload ends":
+                self.end_unloads()
+            case "unload":
+                self.others.append(asyncio.create_task(self.house.pool.unload(what)))
+            case "time":
+                await self.house.time.pass_by(what)
+                self.house.pool.check_idle()
+            case "guard":
+                self.guard(what)
+            case "pause":
+                self.machine.paused = what
+            case _:
+                self.disk(kind, what)
+        await settle()
+        self.check()
+
+    def client(self, kind: str, what: Any) -> None:
+        if kind == "request":
+            self.uses.append(self.house.use(what, f"r{len(self.uses)}"))
+        elif self.uses and kind == "finish":
+            self.uses[what % len(self.uses)].leave.set()
+        elif self.uses:
+            self.uses[what % len(self.uses)].task.cancel()
+
+    def disk(self, kind: str, what: Any) -> None:
+        if kind == "replace":
+            self.versions[what] += 1
+        else:
+            self.on_disk = what
+        self.house.show(*self._models(self.on_disk))
+
+    def guard(self, what: str) -> None:
+        for name in NAMES:
+            action = {
+                "unload": Unload(name, 1),
+                "mark": MarkPendingUnload(name),
+                "abort": AbortLoads((name,)),
+            }[what]
+            self.others.append(asyncio.create_task(self.house.pool.apply(action)))
+
+    def end_loads(self, how: str) -> None:
+        for ticket in self.house.engine.tickets:
+            if ticket.answer.done():
+                continue
+            if how == "progress":
+                ticket.progress(ticket.total // 2)
+            elif ticket.cancelled:
+                ticket.stop()
+            elif how == "well":
+                ticket.finish()
+            else:
+                ticket.fail(ModelLoadFailed("no"))
+
+    def end_unloads(self) -> None:
+        for name, answer in self.house.engine.unloads:
+            if not answer.done():
+                answer.set_result(SIZES[name])
+
+    def check(self) -> None:
+        pool, engine = self.house.pool, self.house.engine
+        assert self.machine.used() <= self.machine.ceilings.total, "two were promised one memory"
+        for view in pool.views():
+            if view.unloading:
+                assert view.requests == 0, "unloaded while leased"
+        states = {status.id: status.state for status in pool.statuses()}
+        for name in engine.resident:
+            assert states[name] in ("ready", "draining", "unloading", "loading")
+
+    async def end(self) -> None:
+        """Clients leave, loads and unloads end: everything must come to rest."""
+        self.machine.paused = False
+        for _ in range(60):
+            for use in self.uses:
+                use.leave.set()
+            self.end_loads("well")
+            self.end_unloads()
+            await self.house.time.pass_by(20)
+            if all(use.task.done() for use in self.uses) and all(t.done() for t in self.others):
+                break
+        assert all(use.task.done() for use in self.uses), "a request never ended"
+        assert all(task.done() for task in self.others), "an unload never ended"
+        for use in self.uses:
+            if not use.task.cancelled():
+                assert use.error is None or isinstance(use.error, OmlxdError), use.error
+        for task in self.others:
+            error = task.exception()
+            assert error is None or isinstance(error, OmlxdError), error
+        for status in self.house.pool.statuses():
+            assert (status.leases, status.waiting) == (0, 0), "a lease was lost"
+        assert self.house.pool._residency.device.promised() == 0, "a reservation was lost"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(events, max_size=40))
+def test_every_request_ends_and_nothing_is_lost(happenings: list[tuple[str, Any]]) -> None:
+    async def run() -> None:
+        world = World()
+        for kind, what in happenings:
+            await world.happen(kind, what)
+        await world.end()
+
+    asyncio.run(run())

@@ -1,0 +1,125 @@
+"""Roots on threads of their own: absent, hanging, coming back."""
+
+import asyncio
+import threading
+
+from omlxd.pool.catalog import Catalog, CatalogModel, RootScan, RootState, RootStatus
+from omlxd.pool.folder import HeaderCache
+from omlxd.pool.scanner import Scanner
+from tests.unit.pool.fakes import FakeTime, a_model
+
+OK = RootState.OK
+
+
+class Disk:
+    """What each root holds; a root in ``stuck`` does not answer until its event is set."""
+
+    def __init__(self) -> None:
+        self.holds: dict[str, list[CatalogModel]] = {}
+        self.stuck: dict[str, threading.Event] = {}
+        self.looks: list[str] = []
+
+    def scan(self, path: str, headers: HeaderCache) -> RootScan:
+        self.looks.append(path)
+        if path in self.stuck:
+            self.stuck[path].wait(30)
+        if path not in self.holds:
+            return RootScan(RootStatus(path, RootState.ABSENT, "not there"))
+        return RootScan(RootStatus(path, OK), tuple(self.holds[path]))
+
+
+class Watch:
+    def __init__(self, disk: Disk, *roots: str) -> None:
+        self.time = FakeTime()
+        self.catalogs: list[Catalog] = []
+        self.scanner = Scanner(
+            roots, 10.0, self.time.call_later, self.catalogs.append, scan=disk.scan
+        )
+
+    def states(self) -> list[RootState]:
+        return [root.state for root in self.scanner.catalog().roots]
+
+
+async def test_all_roots_are_joined_in_order() -> None:
+    disk = Disk()
+    disk.holds = {"/one": [a_model("m"), a_model("n")], "/two": [a_model("m", size=5)]}
+    watch = Watch(disk, "/one", "/two", "/one")
+    assert not watch.scanner.first_look_over
+    catalog = await watch.scanner.scan()
+    assert watch.scanner.first_look_over
+    assert set(catalog.models) == {"m", "n"}
+    assert catalog.models["m"].weights_bytes != 5
+    assert len(catalog.roots) == 2
+
+
+async def test_a_hanging_root_is_reported_and_holds_up_nobody() -> None:
+    """T63: the scan is off the main thread with a time limit; the status says so."""
+    disk = Disk()
+    disk.holds = {"/good": [a_model("m")], "/slow": [a_model("late")]}
+    disk.stuck["/slow"] = threading.Event()
+    watch = Watch(disk, "/slow", "/good")
+    looking = asyncio.create_task(watch.scanner.scan())
+    while "m" not in watch.scanner.catalog().models:
+        await asyncio.sleep(0)
+    assert watch.states() == [RootState.SCANNING, OK]
+    await watch.time.pass_by(10)
+    catalog = await looking
+    assert watch.states() == [RootState.HANGING, OK]
+    assert "takes longer than 10 s" in (catalog.roots[0].detail or "")
+    again = asyncio.create_task(watch.scanner.scan())
+    await watch.time.pass_by(10)
+    await again
+    assert disk.looks.count("/slow") == 1, "a second thread hangs as well"
+    disk.stuck["/slow"].set()
+    while "late" not in watch.scanner.catalog().models:
+        await asyncio.sleep(0)
+    assert watch.states() == [OK, OK]
+
+
+async def test_a_root_that_begins_to_hang_keeps_its_models() -> None:
+    disk = Disk()
+    disk.holds = {"/root": [a_model("m")]}
+    watch = Watch(disk, "/root")
+    await watch.scanner.scan()
+    disk.stuck["/root"] = threading.Event()
+    looking = asyncio.create_task(watch.scanner.scan())
+    await watch.time.pass_by(10)
+    catalog = await looking
+    assert catalog.roots[0].state is RootState.HANGING
+    assert set(catalog.models) == {"m"}
+    disk.stuck["/root"].set()
+
+
+async def test_a_root_that_is_absent_is_tried_again_and_its_models_appear() -> None:
+    disk = Disk()
+    watch = Watch(disk, "/usb")
+    watch.scanner.keep_looking(60.0)
+    while watch.states() != [RootState.ABSENT]:
+        await asyncio.sleep(0)
+    disk.holds["/usb"] = [a_model("m")]
+    await watch.time.pass_by(60)
+    while watch.states() != [OK]:
+        await asyncio.sleep(0)
+    assert set(watch.scanner.catalog().models) == {"m"}
+    del disk.holds["/usb"]
+    await watch.time.pass_by(60)
+    while watch.states() != [RootState.ABSENT]:
+        await asyncio.sleep(0)
+    assert watch.scanner.catalog().models == {}
+    watch.scanner.stop()
+    looks = len(disk.looks)
+    await watch.time.pass_by(600)
+    assert len(disk.looks) == looks
+
+
+async def test_a_fault_in_a_scan_is_shown_and_survived() -> None:
+    disk = Disk()
+
+    def broken(path: str, headers: HeaderCache) -> RootScan:
+        raise RuntimeError("a bug")
+
+    time = FakeTime()
+    scanner = Scanner(["/root"], 10.0, time.call_later, lambda _: None, scan=broken)
+    catalog = await scanner.scan()
+    assert catalog.roots[0].state is RootState.FAILED
+    assert disk.looks == []

@@ -1,0 +1,176 @@
+"""Settings of single models: configured, changed by API, remembered."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlxd.errors import InvalidRequest, ModelNotFound, StateUnwritable
+from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.settings import SettingsBook
+from tests.unit.pool.fakes import House, a_model, settle
+
+IDS = ("m", "n")
+
+
+def book(**settings: ModelSettings) -> SettingsBook:
+    return SettingsBook(PoolOptions(settings=settings, idle_timeout=60.0))
+
+
+def test_a_change_lies_over_the_configuration_and_null_takes_it_away() -> None:
+    settings = book(m=ModelSettings(temperature=0.5, top_p=0.9))
+    settings.change("m", {"temperature": 1, "idle_timeout": 5}, IDS)
+    assert (settings.of("m").temperature, settings.of("m").top_p) == (1.0, 0.9)
+    assert settings.idle_timeout("m") == 5.0
+    assert settings.origin("m") == {"temperature": "api", "top_p": "file", "idle_timeout": "api"}
+    settings.change("m", {"temperature": None, "idle_timeout": None}, IDS)
+    assert settings.of("m").temperature == 0.5
+    assert settings.idle_timeout("m") == 60.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("temperature", 2.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", 0),
+        ("top_k", 1.5),
+        ("context_length", 0),
+        ("idle_timeout", 0),
+        ("idle_timeout", -1),
+        ("pinned", 1),
+        ("pinned", "yes"),
+        ("default", None),
+        ("aliases", "x"),
+        ("aliases", [1]),
+        ("aliases", [" "]),
+        ("aliases", ["n"]),
+        ("template_arguments", []),
+        ("unknown", 1),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_and_changes_nothing(key: str, value: Any) -> None:
+    settings = book()
+    with pytest.raises(InvalidRequest) as caught:
+        settings.change("m", {"top_p": 0.5, key: value}, IDS)
+    assert caught.value.param == key
+    assert settings.of("m") == ModelSettings()
+
+
+def test_an_alias_belongs_to_one_model() -> None:
+    settings = book(n=ModelSettings(aliases=("taken",)))
+    with pytest.raises(InvalidRequest, match="already an alias of n"):
+        settings.change("m", {"aliases": ["taken"]}, IDS)
+    settings.change("m", {"aliases": ["free", "free"]}, IDS)
+    assert settings.aliases(IDS) == {"taken": ("n",), "free": ("m",)}
+    settings.change("m", {"aliases": ["free", "more"]}, IDS)
+    assert settings.aliases(IDS)["more"] == ("m",)
+
+
+def test_the_default_model_is_set_and_taken_back() -> None:
+    settings = SettingsBook(PoolOptions(default="n"))
+    assert settings.default == "n"
+    settings.change("m", {"default": True}, IDS)
+    assert settings.default == "m"
+    settings.change("n", {"default": False}, IDS)
+    assert settings.default == "m"
+    settings.change("m", {"default": False}, IDS)
+    assert settings.default == "n"
+
+
+def test_what_was_changed_survives_and_what_no_longer_reads_is_left_out() -> None:
+    settings = book()
+    settings.change("m", {"aliases": ["x"], "pinned": True, "default": True}, IDS)
+    settings.change("n", {"template_arguments": {"enable_thinking": False}}, IDS)
+    stored = json.loads(json.dumps(settings.to_json()))
+    stored["models"]["m"]["temperature"] = "hot"
+    stored["models"]["m"]["gone"] = 1
+    restored = book()
+    restored.restore(stored)
+    assert restored.of("m") == ModelSettings(aliases=("x",), pinned=True)
+    assert restored.of("n").template_arguments == {"enable_thinking": False}
+    assert restored.default == "m"
+
+
+@pytest.mark.parametrize("stored", [None, [], 5, {"models": 5}, {"models": {"m": 5}}])
+def test_nonsense_on_disk_is_no_setting(stored: Any) -> None:
+    settings = book()
+    settings.restore(stored)
+    assert settings.of("m") == ModelSettings()
+    assert settings.default is None
+
+
+async def test_changes_and_sizes_outlive_a_restart(tmp_path: Path) -> None:
+    """T67: settings are kept; the size that was measured makes the next estimate better."""
+    house = House(a_model("m"), state=tmp_path)
+    house.engine.sizes["m"] = 777
+    await house.pool.start()
+    await house.pool.change_settings("m", {"aliases": ["x"], "default": True})
+    assert house.pool.resolve("x").id == "m"
+    await house.pool.load("m")
+    await house.pool.stop()
+    again = House(state=tmp_path)
+    await again.pool.start()
+    again.show(a_model("m"), a_model("n"))
+    assert again.pool.resolve("x").id == again.pool.resolve(None).id == "m"
+    assert again.status("m").measured_bytes == 777
+    await again.pool.stop()
+
+
+async def test_a_pin_by_request_loads_and_an_unpin_lets_go() -> None:
+    house = House(a_model("m"), options=PoolOptions(idle_timeout=10.0))
+    await house.pool.change_settings("m", {"pinned": True})
+    await settle()
+    assert house.state("m") == "ready"
+    await house.time.pass_by(60)
+    house.pool.check_idle()
+    assert house.state("m") == "ready"
+    await house.pool.change_settings("m", {"pinned": False})
+    house.pool.check_idle()
+    await settle()
+    assert house.state("m") == "absent"
+
+
+async def test_more_concurrency_takes_hold_at_once() -> None:
+    options = PoolOptions(settings={"m": ModelSettings(max_concurrent_requests=1)})
+    house = House(a_model("m"), options=options)
+    first, second = house.use("m", "1"), house.use("m", "2")
+    await settle()
+    assert second.lease is None
+    await house.pool.change_settings("m", {"max_concurrent_requests": 2})
+    await settle()
+    assert second.lease is not None
+    await first.done()
+    await second.done()
+
+
+async def test_a_change_that_cannot_be_saved_says_so_and_is_in_force(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    house = House(a_model("m"), state=blocked / "state")
+    with pytest.raises(StateUnwritable):
+        await house.pool.change_settings("m", {"temperature": 0.1})
+    assert house.pool.settings("m").temperature == 0.1
+
+
+async def test_settings_of_an_unknown_model_cannot_be_changed() -> None:
+    with pytest.raises(ModelNotFound):
+        await House().pool.change_settings("m", {"pinned": True})
+
+
+async def test_a_damaged_state_file_is_put_aside_and_reported(tmp_path: Path) -> None:
+    (tmp_path / "models.json").write_text("{")
+    house = House(a_model("m"), state=tmp_path)
+    await house.pool.start()
+    assert house.pool.settings("m") == ModelSettings()
+    assert any("models.json is not valid JSON" in text for text in house.pool.troubles)
+    await house.pool.stop()
+    kept = await asyncio.to_thread(lambda: list(tmp_path.glob("models.json.damaged-*")))
+    assert len(kept) == 1
