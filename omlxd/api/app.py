@@ -6,6 +6,7 @@ from omlxd.api import errors
 from omlxd.api.body import BodyLimit
 from omlxd.api.control import control_routes
 from omlxd.api.envelope import Envelope
+from omlxd.api.guard import guard_routes
 from omlxd.api.openai.chat import chat_routes
 from omlxd.api.openai.completions import completion_routes
 from omlxd.api.security import CallerCheck, callers
@@ -27,6 +28,8 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(chat_routes(services))
     app.include_router(completion_routes(services))
     app.include_router(control_routes(services))
+    if services.guard is not None:
+        app.include_router(guard_routes(services.guard, options))
     # Each of these wraps what was added before it: the envelope is the outermost.
     app.add_middleware(BodyLimit, limit=options.max_body)
     app.add_middleware(

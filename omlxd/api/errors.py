@@ -75,6 +75,7 @@ TABLE: Final[Mapping[type[errors.OmlxdError], Meaning]] = {
     errors.PortTaken: _SERVER_FINAL,
     errors.AlreadyRunning: _SERVER_FINAL,
     errors.StateUnreadable: _SERVER_FINAL,
+    errors.StateUnwritable: _SERVER_FINAL,
     errors.ServiceFailed: _SERVER_FINAL,
 }
 

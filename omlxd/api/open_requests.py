@@ -28,14 +28,19 @@ class OpenRequest:
 class OpenRequests:
     """Lives on the event loop."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], arrived: Callable[[], None] = lambda: None
+    ) -> None:
+        """``arrived`` is called for each request as it comes."""
         self._clock = clock
+        self._arrived = arrived
         self._open: dict[str, OpenRequest] = {}
 
     @contextmanager
     def tracked(self, request_id: str) -> Iterator[OpenRequest]:
         entry = OpenRequest(request_id, None, self._clock())
         self._open[request_id] = entry
+        self._arrived()
         try:
             yield entry
         finally:

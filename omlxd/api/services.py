@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
 from omlxd.backend.sequence import SequenceSpec
+from omlxd.enforcer.control import GuardControl
 from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import OmlxdError, ShuttingDown, Starting
@@ -125,7 +126,8 @@ class Services:
     Attributes:
         requests: what the device thread holds now.
         open_requests: what the routes hold; others may count it.
-        guard_status: further keys of ``/status``; None before there is a guard.
+        guard: the memory guard; None where there is none.
+        guard_status: further keys of ``/status``.
     """
 
     identity: Identity
@@ -135,6 +137,7 @@ class Services:
     phase: Callable[[], Phase]
     requests: Callable[[], tuple[RequestView, ...]]
     open_requests: OpenRequests
+    guard: GuardControl | None = None
     guard_status: Callable[[], Mapping[str, Any]] | None = None
 
     def refuse_unless_ready(self) -> None:

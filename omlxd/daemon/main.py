@@ -69,6 +69,7 @@ class Daemon:
         await parts.server.accepting()
         log.info("answering", after=round(time.time() - self._instance.started_at, 3))
         parts.engine.start()
+        self._spawn("enforcer", parts.guard.run())
         self._spawn("start", self._start(parts))
         await self._stop_asked.wait()
         return await self._stop(parts)
@@ -76,6 +77,7 @@ class Daemon:
     async def _start(self, parts: Any) -> None:
         info = await parts.engine.ready()
         log.info("runtime_ready", backend=info.name, device=info.device_name)
+        await parts.guard.begin()
         await parts.pool.start()
         parts.life.started()
         log.info("ready", after=round(time.time() - self._instance.started_at, 3))
@@ -92,6 +94,8 @@ class Daemon:
         await parts.life.idle(left() / 2, asyncio.Event())
         await self._within(left(), "pool", parts.pool.stop())
         engine_left = await parts.engine.stop(left())
+        # Until here it guards what still runs; its end lets go of who follows its decisions.
+        self._tasks["enforcer"].cancel()
         parts.server.stop(left())
         http = self._tasks["http"]
         await asyncio.wait({http}, timeout=left())

@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import FastAPI
-
 from omlxd.api.app import create_app
+from omlxd.api.guard_view import status_keys
 from omlxd.api.open_requests import OpenRequests
 from omlxd.api.services import Identity, Services
 from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.tokenizer import load_tokenizer
 from omlxd.config.load import Config
+from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
 from omlxd.daemon.instance import Instance
 from omlxd.daemon.life import Life
 from omlxd.daemon.server import HttpServer
+from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
 from omlxd.engine.handle import Engine
-from omlxd.host.clock import continuous_clock
+from omlxd.host.clock import SleepWatch, continuous_clock
 from omlxd.host.protocol import Host
 from omlxd.host.select import open_host
 from omlxd.pool.pool import EnginePool
@@ -32,6 +33,7 @@ class Parts:
     engine: Engine
     pool: EnginePool
     host: Host
+    guard: Guard
     life: Life
     server: HttpServer
 
@@ -44,47 +46,67 @@ def build(
     on_death: Callable[[BaseException], None],
 ) -> Parts:
     clock = continuous_clock
-    engine = Engine(MlxBackend(config.backend), config.engine, clock, on_death=on_death)
-    host = open_host()
+    settings = guard_settings(config)
+    tier = settings.in_force.policy.tier
+    wired = wired_limit_at_start(config.guard.wired_limit, tier, open_host)
+    backend = MlxBackend(config.backend, wired_limit=wired)
+    engine = Engine(backend, config.engine, clock, on_death=on_death)
+    runtime = RuntimeEyes(engine, clock, working=lambda: bool(engine.requests()))
+    host = open_host(runtime.memory())
+    # The guard looks at the pool and the pool wakes the guard: one of them comes second.
+    eyes = HostEyes(host, SleepWatch(), woke_up=lambda: guard.enforcer.wake(active=True))
     ports = PoolPorts(
         engine=engine,
         load_tokenizer=load_tokenizer,
         clock=clock,
-        release_memory=host.release_free_memory,
+        wake=lambda: guard.enforcer.wake(),
+        usage=host.footprint,
+        release_memory=eyes.release_free_memory,
+        memory=lambda: guard.memory(),
+        state=config.places.state,
     )
     pool = EnginePool(config.models, model_roots(config, os.environ), ports)
-    open_requests = OpenRequests(clock)
-    life = Life(lambda: len(open_requests))
-    app = _app(config, instance, engine, pool, life, open_requests)
-    return Parts(engine, pool, host, life, HttpServer(app, listener))
-
-
-def _app(
-    config: Config,
-    instance: Instance,
-    engine: Engine,
-    pool: EnginePool,
-    life: Life,
-    open_requests: OpenRequests,
-) -> FastAPI:
-    services = Services(
-        identity=Identity(
-            instance_id=instance.id,
-            version=instance.version,
-            host=instance.host,
-            port=instance.port,
-            started_at=continuous_clock(),
-            clock=continuous_clock,
-            unix_clock=time.time,
+    open_requests = OpenRequests(clock, arrived=lambda: guard.arrived())
+    guard = Guard(
+        settings,
+        Surroundings(
+            host=host,
+            eyes=eyes,
+            runtime=runtime,
+            engine=engine,
+            pool=pool,
+            open_requests=lambda: len(open_requests),
+            clock=clock,
         ),
-        options=config.api,
-        pool=pool,
-        prompts=PromptMaker(config.text),
-        phase=lambda: life.phase,
-        requests=engine.requests,
-        open_requests=open_requests,
+        queue_deadline=config.models.queue_deadline,
     )
-    return create_app(services)
+    life = Life(lambda: len(open_requests))
+    app = create_app(
+        Services(
+            identity=_identity(instance),
+            options=config.api,
+            pool=pool,
+            prompts=PromptMaker(config.text),
+            phase=lambda: life.phase,
+            requests=engine.requests,
+            open_requests=open_requests,
+            guard=guard.control,
+            guard_status=lambda: status_keys(guard.control),
+        )
+    )
+    return Parts(engine, pool, host, guard, life, HttpServer(app, listener))
+
+
+def _identity(instance: Instance) -> Identity:
+    return Identity(
+        instance_id=instance.id,
+        version=instance.version,
+        host=instance.host,
+        port=instance.port,
+        started_at=continuous_clock(),
+        clock=continuous_clock,
+        unix_clock=time.time,
+    )
 
 
 def model_roots(config: Config, environ: Mapping[str, str]) -> tuple[Path, ...]:

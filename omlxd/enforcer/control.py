@@ -1,7 +1,7 @@
 """The guard as others may look at it and change it: one object for API and status."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from omlxd.enforcer.enforcer import Enforcer, TickReport
@@ -54,7 +54,7 @@ class GuardControl:
     def now(self) -> float:
         return self._enforcer.now
 
-    def follow(self) -> AsyncIterator[Entry]:
+    def follow(self) -> AsyncGenerator[Entry]:
         """The last decisions, then each new one, until the guard ends."""
         return self._enforcer.record.follow(replay=True)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from omlxd.policy.actions import Action, Outcome, WalkStoreCap
@@ -79,7 +79,7 @@ class Record:
         """Nothing more will come: whoever follows is let go."""
         self._tell(None)
 
-    async def follow(self, *, replay: bool = False) -> AsyncIterator[Entry]:
+    async def follow(self, *, replay: bool = False) -> AsyncGenerator[Entry]:
         """Entries from now on until ``close``, a slow reader losing the oldest.
 
         ``replay``: those kept are given first, without a gap or a repetition after them.

@@ -1,0 +1,86 @@
+"""Routes of the memory guard: what it thinks, what it is told, and what it decides, live."""
+
+import json
+from contextlib import aclosing
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Send
+
+from omlxd.api.connection import Exchange, while_connected
+from omlxd.api.guard_view import entry_body, guard_body
+from omlxd.api.options import ApiOptions
+from omlxd.api.sse import EventStream
+from omlxd.enforcer.control import GuardControl
+from omlxd.errors import InvalidRequest
+
+PATH: Final = "/v1/memory-guard"
+
+
+def guard_routes(control: GuardControl, options: ApiOptions) -> APIRouter:
+    routes = APIRouter(tags=["memory guard"])
+
+    @routes.get(PATH)
+    async def show() -> Response:
+        """Answers from memory, whatever the machine is doing."""
+        return JSONResponse(guard_body(control))
+
+    @routes.put(PATH)
+    async def change(request: Request) -> Response:
+        """In force with the next tick, which it waits for."""
+        await control.change(read_object(await request.body()))
+        return JSONResponse(guard_body(control))
+
+    @routes.get(f"{PATH}/events")
+    async def events() -> Response:
+        """The last decisions first, then each as it is made."""
+        return Exchange(lambda receive, send: _tell(control, options, receive, send))
+
+    return routes
+
+
+async def _tell(control: GuardControl, options: ApiOptions, receive: Receive, send: Send) -> None:
+    stream = EventStream(
+        send,
+        interval=options.keep_alive_interval,
+        hold_start=options.hold_start,
+        send_timeout=options.send_timeout,
+    )
+    await while_connected(receive, _write(control, stream), stream.keep_alive())
+
+
+async def _write(control: GuardControl, stream: EventStream) -> None:
+    await stream.open()
+    async with aclosing(control.follow()) as decisions:
+        async for entry in decisions:
+            await stream.event(json.dumps(entry_body(entry), separators=(",", ":")).encode())
+    await stream.close()
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in ``body``. Numbers that JSON has no words for (NaN) are left to whoever
+    knows the key. Raises InvalidRequest."""
+    try:
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=_without_doubles)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"The body is not valid JSON: {error.msg} at character {error.pos}."
+        ) from None
+    except (UnicodeDecodeError, RecursionError, ValueError):
+        raise InvalidRequest(
+            "The request body could not be read as JSON: it must be UTF-8, not nested too deeply, "
+            "and its numbers of a sane length."
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    return value
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise InvalidRequest(f"Key '{key}' is there twice.", param=key)
+        found[key] = value
+    return found
