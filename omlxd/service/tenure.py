@@ -1,6 +1,7 @@
 """One run of the daemon as its supervisor sees it: alone in its folder, counted, and ended with a
 code that restarts only what a restart helps."""
 
+import contextlib
 import os
 import sys
 import time
@@ -40,7 +41,8 @@ def run(tenant: Tenant, body: Body) -> int:
     """Hold ``tenant.state`` while ``body`` runs; the exit code for the process.
 
     What ``body`` raises is said on stderr and recorded. Nothing is raised but what means that
-    the process is being ended (KeyboardInterrupt, SystemExit).
+    the process is being ended (KeyboardInterrupt, SystemExit). Events are logged from the first
+    moment, so set structlog up before, on a stream that a full disk does not break (RotatingLog).
     """
     if tenant.supervised:
         for name in (STDOUT, STDERR):
@@ -76,7 +78,7 @@ def _live(tenant: Tenant, body: Body, lock: InstanceLock, who: Leaving) -> int:
 def _end(tenant: Tenant, error: Exception, who: Leaving) -> int:
     mistakes = error.mistakes if isinstance(error, ConfigError) else (str(error),)
     for mistake in mistakes:
-        sys.stderr.write(f"omlxd: {mistake}\n")
+        _say(mistake)
     return last_exit.conclude(tenant.state, error, who, now=time.time())
 
 
@@ -87,5 +89,12 @@ def _stop_looping(tenant: Tenant, who: Leaving) -> int:
         f"started more than {restarts.MOST_STARTS} times within {restarts.WITHIN:.0f} s, "
         f"so it stays down until `omlxd service start`. The last time: {why}"
     )
-    sys.stderr.write(f"omlxd: {error}\n")
+    _say(str(error))
     return last_exit.record(tenant.state, Ending.LOOPING, error, who, now=time.time())
+
+
+def _say(text: str) -> None:
+    # Under launchd stderr is a file, and its disk may be full.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"omlxd: {text}\n")
+        sys.stderr.flush()

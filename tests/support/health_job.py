@@ -15,11 +15,14 @@ import sys
 import tomllib
 from pathlib import Path
 
+import structlog
+
 from omlxd import __version__
 from omlxd.config.places import places
 from omlxd.daemon.listen import listen
 from omlxd.errors import ConfigError, EngineDied
 from omlxd.service import tenure
+from omlxd.service.logfiles import open_log
 from omlxd.service.single_instance import InstanceLock
 
 KEYS = {"port", "host", "mode", "version", "claim"}
@@ -42,7 +45,14 @@ def main() -> int:
         interpreter=sys.executable,
         supervised=arguments.supervised,
     )
-    return tenure.run(who, lambda lock: serve(read(found.config_file), lock))
+    records = open_log(found.logs, sys.stderr)
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(file=records))
+
+    def body(lock: InstanceLock) -> int:
+        records.write(f"instance {lock.record.instance_id}\n")
+        return serve(read(found.config_file), lock)
+
+    return tenure.run(who, body)
 
 
 def version_of(path: Path) -> str:
