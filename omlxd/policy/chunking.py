@@ -18,7 +18,7 @@ class PrefillPace:
 
     Attributes:
         tokens_per_second: of prefill, over all sequences together.
-        decode_seconds: one decode step of the running batch.
+        decode_seconds: one decode pass, whether of the running batch or of a prompt's end.
         last_chunk: tokens of the latest prefill, over all sequences together.
     """
 
@@ -27,19 +27,22 @@ class PrefillPace:
     last_chunk: int | None = None
 
 
-def observe(pace: PrefillPace, *, prefilled: int, decoded: int, seconds: float) -> PrefillPace:
-    """``pace`` after a step of ``seconds`` that prefilled and decoded so many tokens.
+def observe(
+    pace: PrefillPace, *, prefilled: int, decode_passes: int, seconds: float
+) -> PrefillPace:
+    """``pace`` after a step of ``seconds``.
 
-    The decode part of a mixed step is taken off by what pure decode steps took, or small chunks
-    would look slow, become smaller and look slower still.
+    ``prefilled`` counts its prompt tokens without each prompt's last, which goes through a decode
+    pass of its own; ``decode_passes`` counts these and that of the running batch. What passes
+    take is learned from steps without prefill and taken off the others, or small chunks would
+    look slow, become smaller and look slower still.
     """
     if prefilled == 0:
-        if decoded == 0:
+        if decode_passes == 0:
             return pace
-        return replace(pace, decode_seconds=_smooth(pace.decode_seconds, seconds))
-    decode = (pace.decode_seconds or 0.0) if decoded else 0.0
+        return replace(pace, decode_seconds=_smooth(pace.decode_seconds, seconds / decode_passes))
     # A clock too coarse to see the step must not make the pace infinite.
-    spent = max(seconds - decode, seconds / 10, 1e-6)
+    spent = max(seconds - decode_passes * (pace.decode_seconds or 0.0), seconds / 10, 1e-6)
     return replace(
         pace,
         tokens_per_second=_smooth(pace.tokens_per_second, prefilled / spent),

@@ -64,7 +64,7 @@ def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decisi
         if step.last and not step.actions:
             return conclude(look, rule.__name__, step.reason, deferred=step.deferring)
         return go_on(look, rule.__name__, step)
-    return conclude(look, "nothing_to_do", "Usage is at or below the soft mark.")
+    raise AssertionError("the last rule always has an answer")
 
 
 def drop_images(look: Look) -> Step | None:

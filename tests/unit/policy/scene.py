@@ -23,7 +23,7 @@ from omlxd.policy.relief import Decision, GuardState, Snapshot, decide
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
 
-examples = settings(max_examples=100, derandomize=True, deadline=None, database=None)
+examples = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 
 CEILING = 100 * GiB
 SOFT = 90 * GiB

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -157,7 +158,8 @@ def test_an_unknown_number_never_lowers_the_ceiling(name: str, tier: Tier) -> No
     """None means unknown, zero means zero"""
     policy = GuardPolicy(tier=tier, custom_ceiling_bytes=30 * GiB)
     known = compute(MAC, policy).ceiling
-    unknown = compute(replace(MAC, **{name: None}), policy).ceiling
+    forgotten: Any = {name: None}
+    unknown = compute(replace(MAC, **forgotten), policy).ceiling
     assert known is not None
     assert unknown is not None
     assert unknown >= known

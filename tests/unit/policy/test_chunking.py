@@ -1,5 +1,6 @@
 """How much prompt one step takes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,19 +56,27 @@ def test_prefill_goes_on_however_slow_the_machine() -> None:
 
 
 def test_decode_time_is_learned_from_steps_that_only_decode() -> None:
-    pace = observe(PrefillPace(), prefilled=0, decoded=4, seconds=0.2)
+    pace = observe(PrefillPace(), prefilled=0, decode_passes=1, seconds=0.2)
     assert pace == PrefillPace(decode_seconds=0.2)
-    mixed = observe(pace, prefilled=300, decoded=4, seconds=0.5)
+    mixed = observe(pace, prefilled=300, decode_passes=1, seconds=0.5)
     assert mixed.tokens_per_second == 300 / (0.5 - 0.2)
     assert mixed.decode_seconds == 0.2
 
 
+def test_the_end_of_a_prompt_teaches_nothing_of_prefill() -> None:
+    known = PrefillPace(tokens_per_second=1000, decode_seconds=0.1, last_chunk=512)
+    pace = observe(known, prefilled=0, decode_passes=2, seconds=0.2)
+    assert pace == known
+    mixed = observe(known, prefilled=300, decode_passes=2, seconds=0.5)
+    assert mixed.tokens_per_second == pytest.approx(1000)
+
+
 def test_a_step_that_did_nothing_teaches_nothing() -> None:
-    assert observe(PrefillPace(), prefilled=0, decoded=0, seconds=9) == PrefillPace()
+    assert observe(PrefillPace(), prefilled=0, decode_passes=0, seconds=9) == PrefillPace()
 
 
 def test_a_step_too_short_to_time_does_not_make_the_pace_infinite() -> None:
-    pace = observe(PrefillPace(), prefilled=10, decoded=0, seconds=0.0)
+    pace = observe(PrefillPace(), prefilled=10, decode_passes=0, seconds=0.0)
     assert pace.tokens_per_second is not None
     assert pace.tokens_per_second <= 1e8
 
@@ -83,14 +92,14 @@ def test_steps_keep_to_their_time_once_the_pace_is_known(
     rate: float, decode: float, seconds: float, sequences: int, prompt: int
 ) -> None:
     """Aimed at the stall: a machine of constant speed, a batch that decodes all the while."""
-    pace = observe(PrefillPace(), prefilled=0, decoded=1, seconds=decode)
+    pace = observe(PrefillPace(), prefilled=0, decode_passes=1, seconds=decode)
     done = steps = 0
     while done < prompt and steps < 200:
         size = chunk(pace, seconds=seconds, sequences=sequences, decoding=1) * sequences
         took = decode + size / rate
         if steps > 0 and size > max(SMALLEST_CHUNK, sequences):
             assert took <= seconds * 1.01
-        pace = observe(pace, prefilled=size, decoded=1, seconds=took)
+        pace = observe(pace, prefilled=size, decode_passes=1, seconds=took)
         done += size
         steps += 1
     assert done > 0

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_a_threshold_that_the_user_set_is_honoured_whatever_it_is(value: float) 
 @pytest.mark.parametrize("name", ["soft_threshold", "hard_threshold", "prefill_safe_zone_ratio"])
 def test_a_fraction_outside_its_range_is_refused_by_name(name: str, value: float) -> None:
     """soft >= hard, or a value outside (0, 1], is refused by name."""
-    found = mistakes(replace(GuardPolicy(), **{name: value}))
+    changed: Any = {name: value}
+    found = mistakes(replace(GuardPolicy(), **changed))
     assert [mistake.name for mistake in found] == [name]
     assert name in found[0].text
 

@@ -1,0 +1,247 @@
+"""Breaks the guard's policy in one place at a time and names every break that no test notices.
+
+Each mutant is a textual replacement in a copy of the package; the tests of the policy, run
+against the copy, must fail. Exits with 1 when one survives or no longer applies.
+"""
+
+# ruff: noqa: E501 - the table reads best with one row a line
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = Path("tests/unit/policy")
+COPIED = ("omlxd/policy", "tests/unit/policy")
+TIME_LIMIT = 600
+CONFTEST = """
+from hypothesis import Phase, settings
+
+# A failure is all that is asked for, not its smallest form.
+settings.register_profile("mutants", phases=[Phase.generate])
+settings.load_profile("mutants")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: getattr(item.obj, "is_hypothesis_test", False))
+"""
+"""Makes a run fail as early as it can: plain examples first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """``old``, which occurs once in the file, becomes ``new``."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    # tiers
+    Mutant("the reserve has no upper bound", "tiers", "row.reserve_low), row.reserve_high)", "row.reserve_low), total)"),
+    Mutant("the reserve has no lower bound", "tiers", "row.reserve_share), row.reserve_low)", "row.reserve_share), 0)"),
+    Mutant("soft may equal hard", "tiers", "policy.soft < policy.hard:", "policy.soft <= policy.hard:"),
+    Mutant("a mark of zero is accepted", "tiers", "0 < value <= 1", "0 <= value <= 1"),
+    Mutant("a ceiling that its tier ignores is accepted", "tiers", 'if "custom_ceiling_bytes" in changed:', "if False:"),
+    Mutant("a clamp by the RAM is silent", "tiers", "if asked > static:", "if False:"),
+    Mutant("a clamp by the Metal cap is silent", "tiers", "if metal is not None and asked > metal:", "if False:"),
+    Mutant("a user's mark gives way to the tier's", "tiers", "return self.constants.soft if self.soft_threshold is None else self.soft_threshold", "return self.constants.soft"),
+    # usage
+    Mutant("usage ignores the allocator", "usage", "known = [size for size in (active, own)", "known = [size for size in (own,)"),
+    Mutant("memory the driver still holds counts as used", "usage", "max(0, footprint - held)", "footprint"),
+    Mutant("the release window never forgets", "usage", "now - at <= RELEASE_WINDOW and size < excess", "size < excess"),
+    Mutant("an old release result lives on", "usage", "and now - kept[0] <= RELEASE_REUSE", ""),
+    Mutant("an old allocator sample still counts", "usage", "sample is not None and now - sample.taken_at <= SAMPLE_LIMIT", "sample is not None"),
+    Mutant("a frozen reading still counts", "usage", "return value if age(reading, name, now) <= SAMPLE_LIMIT else None", "return value"),
+    # terms
+    Mutant("file cache is counted twice", "terms", "return max(0, external - inactive)", "return external"),
+    Mutant("own memory counts as other apps'", "terms", "file_cache(inactive, external) - own[1])", "file_cache(inactive, external))"),
+    Mutant("the reserve is not left to the machine", "terms", "available + pushed - reserve(tier, reading.total))", "available + pushed)"),
+    Mutant("the dynamic term may be negative", "terms", "return max(0, own[0] + available", "return (own[0] + available"),
+    Mutant("unknown free memory is zero", "terms", "if own is None or free is None or inactive is None:\n        return None", "free, inactive = free or 0, inactive or 0\n    if own is None:\n        return None"),
+    Mutant("the device cap bounds CPU memory too", "terms", "return reading.device_cap + max(0, footprint - graphics)", "return reading.device_cap"),
+    Mutant("footprint and counters of two instants", "terms", "footprint, graphics = reading.counted_footprint, reading.counted_graphics", "footprint, graphics = None, None"),
+    Mutant("one odd sample moves the ceiling", "terms", "return ordered[len(ordered) // 2], kept", "return kept.samples[-1], kept"),
+    Mutant("of two samples the lower one stands", "terms", "ordered[len(ordered) // 2]", "ordered[(len(ordered) - 1) // 2]"),
+    Mutant("each sample of a burst counts", "terms", "at - kept.last_at >= BURST:", "at > kept.last_at:"),
+    Mutant("samples of another tier stay", "terms", "if kept.tier is not tier:", "if False:"),
+    Mutant("the last of equal terms binds", "terms", "return min(terms, key=", "return min(terms[::-1], key="),
+    # ceiling
+    Mutant("the guard off still has a ceiling", "ceiling", "for _, size in self.terms) if self.enabled else None", "for _, size in self.terms)"),
+    Mutant("the dynamic term stops a prefill", "ceiling", "return self.static if self.metal is None else min(self.static, self.metal)", "return self.ceiling"),
+    Mutant("weights may live where the ceiling wobbles", "ceiling", "return self.static if self.device_cap is None else min(self.static, self.device_cap)", "return self.ceiling"),
+    Mutant("the hot cache is counted twice", "ceiling", "max(0, size - self.hot_cache_reserved)", "size"),
+    Mutant("taking the reservation off goes below zero", "ceiling", "max(0, size - self.hot_cache_reserved)", "size - self.hot_cache_reserved"),
+    Mutant("the reservation exceeds the cache", "ceiling", "min(hot_cache.maximum, hot_cache.used + HOT_CACHE_SLACK)", "hot_cache.used + HOT_CACHE_SLACK"),
+    Mutant("schedulers plan with marks of the whole ceiling", "ceiling", "soft_bytes=self._share(scheduler, self.soft_fraction)", "soft_bytes=self.soft"),
+    Mutant("a guard that watches limits the schedulers", "ceiling", "acts = self.enabled and policy.enforce", "acts = self.enabled"),
+    Mutant("changed limits keep their number", "ceiling", "generation=old.generation + 1", "generation=old.generation"),
+    # pressure
+    Mutant("the soft mark is ok", "pressure", "or usage < soft:", "or usage <= soft:"),
+    Mutant("the hard mark is soft", "pressure", "if usage < hard else", "if usage <= hard else"),
+    Mutant("the hard mark is an emergency", "pressure", "ceiling = ceilings.ceiling\n    if usage is None or ceiling is None or usage < ceiling:", "ceiling = ceilings.hard\n    if usage is None or ceiling is None or usage < ceiling:"),
+    Mutant("the first poll over is an emergency", "pressure", "polls_over >= EMERGENCY_OVER_POLLS", "polls_over >= 1"),
+    Mutant("far over is no emergency", "pressure", "return usage >= ceiling + EMERGENCY_OVER_BYTES or", "return"),
+    Mutant("admission flaps at the mark", "pressure", "(was_paused and usage >= mark)", "False"),
+    Mutant("admission resumes at its resume mark", "pressure", "was_paused and usage >= mark", "was_paused and usage > mark"),
+    Mutant("a critical system pauses nothing", "pressure", "if os_pressure is OsPressure.CRITICAL:", "if False:"),
+    Mutant("a paused daemon never recovers", "pressure", "return idle if loaded else", "return False if loaded else"),
+    Mutant("a paused daemon loads another model", "pressure", "else not anything_loaded", "else True"),
+    Mutant("who cannot say is idle", "pressure", "or active is None or active:", "or active:"),
+    Mutant("the pace drops while admission is paused", "pressure", "or paused or hinted", "or hinted"),
+    Mutant("a wake shortens the hint", "pressure", "max(until, fresh)", "fresh"),
+    # look
+    Mutant("each tick of a burst counts", "look", "now - state.counted_at >= BURST", "now > state.counted_at"),
+    Mutant("the target moves during a tick", "look", "tick = replace(tick, leaving=", "tick = replace(tick, target=ceilings.soft, leaving="),
+    Mutant("an unload in flight frees nothing", "look", "freeing = sum(", "freeing = 0 * sum("),
+    Mutant("an unload in flight is forgotten", "look", "leaving=tick.leaving | in_flight", "leaving=tick.leaving"),
+    Mutant("polls over the ceiling never end", "look", "int(tick.counted) if over else 0", "int(tick.counted)"),
+    Mutant("the warmest model goes first", "look", "key=lambda model: (model.last_used, model.id)", "key=lambda model: (-model.last_used, model.id)"),
+    Mutant("ties are broken by the order given", "look", "key=lambda model: (model.last_used, model.id)", "key=lambda model: model.last_used"),
+    Mutant("a loading model counts as loaded", "look", "if not m.loading and not self.is_leaving(m)", "if not self.is_leaving(m)"),
+    Mutant("pinned models may go", "look", "for model in self.loaded if not model.pinned", "for model in self.loaded"),
+    Mutant("a watching guard believes it acted", "look", "Outcome(action, in_flight=not enforce)", "Outcome(action)"),
+    # decision
+    Mutant("images wait for the pause", "decision", "paused = look.state.paused if step.keep_level else _paused(look)", "paused = _paused(look)"),
+    Mutant("store caps shrink at ok", "decision", "WalkStoreCap(1 if look.level is Level.OK else -1)", "WalkStoreCap(-1)"),
+    Mutant("store caps walk in every tick of a burst", "decision", "(walk,) if counted else ()", "(walk,)"),
+    Mutant("deferrals never reset", "decision", "deferrals=0 if look.level is Level.OK else deferrals", "deferrals=deferrals"),
+    Mutant("deferrals are not counted", "decision", "int(deferred and counted)", "0"),
+    Mutant("deferrals in a burst count", "decision", "int(deferred and counted)", "int(deferred)"),
+    Mutant("monitor mode acts", "decision", "apply=look.policy.enforce", "apply=True"),
+    Mutant("actions are repeated in a tick", "decision", "tried=look.tick.tried | tried", "tried=look.tick.tried"),
+    # relief
+    Mutant("the guard off relieves", "relief", "if not policy.enabled:", "if False:"),
+    Mutant("images are kept", "relief", "    drop_images,\n    end_deferred_tick", "    end_deferred_tick"),
+    Mutant("a swollen pool is not returned first", "relief", "    defer_to_pool,\n    shrink_ram_cache", "    shrink_ram_cache"),
+    Mutant("an emergency defers", "relief", "or look.emergency or look.state.deferrals", "or look.state.deferrals"),
+    Mutant("deferring never ends", "relief", "or look.state.deferrals >= MAX_DEFERRALS", ""),
+    Mutant("a pool at its floor is swollen", "relief", "look.usage.pool > POOL_RECLAIM_FLOOR", "look.usage.pool >= POOL_RECLAIM_FLOOR"),
+    Mutant("a reclaim nobody took ends the tick", "relief", "or taken is None or not taken.accepted", "or taken is None"),
+    Mutant("what the tick gave up defers it", "relief", "any(kind is not DropImageCache for kind, _ in look.tick.tried)", "look.tried(ReclaimPool)"),
+    Mutant("the RAM cache shrinks at soft", "relief", "if look.level is not Level.HARD or look.excess == 0", "if look.level is Level.OK or look.excess == 0"),
+    Mutant("the RAM cache goes whole", "relief", "ShrinkRamCache(look.excess)", "ShrinkRamCache(cache.used)"),
+    Mutant("free pages stay with malloc", "relief", "(ReturnFreePages(),) if dropped else ()", "()"),
+    Mutant("what was dropped stays in the pool", "relief", "if (dropped or swollen) and", "if swollen and"),
+    Mutant("a swollen pool stays at hard", "relief", "if (dropped or swollen) and", "if dropped and"),
+    Mutant("relief does not stop at the soft mark", "relief", "if look.level is not Level.OK and look.excess > 0:\n        return None", "if look.level is not Level.OK:\n        return None"),
+    Mutant("a drained model is not unloaded first", "relief", "    unload_drained,\n    unload_idle", "    unload_idle"),
+    Mutant("at soft the last model goes", "relief", "if look.level is Level.SOFT and len(look.unpinned) <= 1:\n        return None\n", ""),
+    Mutant("at hard the last model stays", "relief", "if look.level is Level.SOFT and len(look.unpinned) <= 1", "if len(look.unpinned) <= 1"),
+    Mutant("busy models go", "relief", "return not model.busy and not model.pinned", "return not model.pinned"),
+    Mutant("a refused unload is tried again", "relief", "and not look.tried(Unload, model.id)", ""),
+    Mutant("leftover requests are forgotten", "relief", "(AbortRequests(model.id),) if model.requests else ()", "()"),
+    Mutant("soft hurts running requests", "relief", "    leave_running_alone,\n    wait", "    wait"),
+    Mutant("old numbers abort", "relief", "    wait_for_fresh_numbers,\n    abort_least_recent", "    abort_least_recent"),
+    Mutant("old numbers hold an emergency up", "relief", "if look.usage.fresh or look.emergency:", "if look.usage.fresh:"),
+    Mutant("hard marks a pending unload", "relief", "if look.emergency and not model.pending_unload:", "if not model.pending_unload:"),
+    Mutant("an emergency marks nothing", "relief", "if look.emergency and not model.pending_unload:", "if False:"),
+    Mutant("loads stop though something unpinned is loaded", "relief", "    abort_least_recent,\n    abort_loads,", "    abort_loads,\n    abort_least_recent,"),
+    Mutant("a flagged load is flagged again", "relief", "if m.loading and not m.load_aborting", "if m.loading"),
+    Mutant("pinned models' requests end short of an emergency", "relief", "if look.unpinned or not look.emergency or not any(", "if look.unpinned or not any("),
+    Mutant("an emergency spares all requests", "relief", "    abort_everything,\n    reclaim_when_idle", "    reclaim_when_idle"),
+    Mutant("no reclaim when idle", "relief", "    reclaim_when_idle,\n    warn", "    warn"),
+    # admission
+    Mutant("a model is loaded that alone reaches hard", "admission", "need.bytes >= _hard(", "need.bytes > _hard("),
+    Mutant("headroom is not counted", "admission", "return self.weights_bytes + self.headroom_bytes", "return self.weights_bytes"),
+    Mutant("other apps make a model too large", "admission", "need.bytes >= _hard(lowest(ceilings.stable_terms)[1], ceilings)", "need.bytes >= _hard(ceilings.admission, ceilings)"),
+    Mutant("reservations are promised twice", "admission", "scene.current + scene.reserved + need.bytes", "scene.current + need.bytes"),
+    Mutant("a load may land on the soft mark", "admission", "if after < ceilings.admission_soft and not held", "if after <= ceilings.admission_soft and not held"),
+    Mutant("a load may land on the hard mark", "admission", "or after < _hard(ceiling, ceilings)", "or after <= _hard(ceiling, ceilings)"),
+    Mutant("the largest goes though a colder one is enough", "admission", "if model.bytes >= excess:\n            return (model,)", "if False:\n            return (model,)"),
+    Mutant("the smallest go first", "admission", "key=lambda model: -model.bytes", "key=lambda model: model.bytes"),
+    Mutant("more goes than is needed", "admission", "        if excess <= 0:\n            break\n", ""),
+    Mutant("pinned models make room", "admission", "if not (m.loading or m.pinned or m.unloading)", "if not (m.loading or m.unloading)"),
+    Mutant("busy models make room", "admission", "for model in self.may_leave if not model.busy", "for model in self.may_leave"),
+    Mutant("something is evicted for nothing", "admission", "if victims and _fits(after - scene.leaving - _size(victims), ceilings):", "if victims:"),
+    Mutant("residue refuses", "admission", "self.usage.active if self.evicted and self.usage.fresh else self.usage.bytes", "self.usage.bytes"),
+    Mutant("tracked sizes are not counted", "admission", "return max(measured or 0, self.tracked)", "return measured or 0"),
+    Mutant("a model in use is not waited for", "admission", "if _fits(after - _size(scene.may_leave), ceilings):", "if False:"),
+    Mutant("a paused daemon loads", "admission", "return scene.paused and ceilings.enabled and bool(scene.models)", "return False"),
+    Mutant("an unload on its way is not waited for", "admission", "if scene.leaving:\n        return", "if False:\n        return"),
+    Mutant("monitor mode refuses", "admission", "if not scene.enforce:", "if False:"),
+    # remedy
+    Mutant("the advice leaves the system nothing", "remedy", "return min(static, int(total * WIRED_ADVICE_SHARE)) // MiB", "return static // MiB"),
+    Mutant("a custom ceiling asks to close apps", "remedy", "case Binding.DYNAMIC if ceilings.tier is Tier.CUSTOM:", "case Binding.DYNAMIC if False:"),
+)  # fmt: skip
+
+
+def copy_to(folder: Path) -> None:
+    for part in COPIED:
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("omlxd/__init__.py", "omlxd/units.py", "tests/__init__.py"):
+        shutil.copy(ROOT / name, folder / name)
+    shutil.copy(ROOT / "tests/unit/__init__.py", folder / "tests/unit/__init__.py")
+    shutil.copy(ROOT / "pyproject.toml", folder / "pyproject.toml")
+    (folder / TESTS / "conftest.py").write_text(CONFTEST)
+
+
+def tests_pass(mutant: Mutant | None) -> bool:
+    """Whether the tests pass on a copy broken by ``mutant`` (None: on an unbroken copy)."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        folder = Path(name)
+        copy_to(folder)
+        if mutant is not None:
+            path = folder / "omlxd/policy" / f"{mutant.file}.py"
+            path.write_text(path.read_text().replace(mutant.old, mutant.new))
+        options = ["-x", "-q", "-p", "no:cacheprovider", f"--ignore={TESTS}/test_chunking.py"]
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "pytest", *options, str(TESTS)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT,
+            check=False,
+        )
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"pytest could not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done.returncode == 0
+
+
+def misfits(mutants: Sequence[Mutant]) -> list[str]:
+    """Mutants whose text does not occur exactly once: the code has moved on without them."""
+    return [
+        f"{mutant.name}: its text occurs {count} times in {mutant.file}.py"
+        for mutant in mutants
+        if (count := (ROOT / f"omlxd/policy/{mutant.file}.py").read_text().count(mutant.old)) != 1
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-k", default="", help="only mutants whose name or file contains this")
+    parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="at once")
+    options = parser.parse_args()
+    mutants = [m for m in MUTANTS if options.k in m.name or options.k == m.file]
+    if wrong := misfits(mutants):
+        print("\n".join(wrong))
+        return 1
+    if not tests_pass(None):
+        print("the tests fail without any mutant")
+        return 1
+    print(f"{len(mutants)} mutants", flush=True)
+    began = time.perf_counter()
+    survived = 0
+    with ThreadPoolExecutor(options.j) as pool:
+        for mutant, passed in zip(mutants, pool.map(tests_pass, mutants), strict=True):
+            if passed:
+                survived += 1
+                print(f"survived: {mutant.file}: {mutant.name}", flush=True)
+    took = time.perf_counter() - began
+    print(f"{len(mutants)} mutants, {survived} survived, {took:.0f} s")
+    return 1 if survived or not mutants else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
