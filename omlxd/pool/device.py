@@ -23,7 +23,7 @@ from omlxd.pool.entry import (
     UnloadBegun,
     Unloaded,
 )
-from omlxd.pool.failures import pause_after, told_again
+from omlxd.pool.failures import pause_after, without_paths
 from omlxd.pool.ledger import Ledger
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import LoadTicket, PoolPorts
@@ -155,7 +155,7 @@ class Device:
         record.failures += 1
         cool_down = pause_after(record.failures, self._options)
         # A copy: the traceback's frames would keep alive what was loaded.
-        error = told_again(error, retry_after=cool_down)
+        error = without_paths(error, record.model.path)
         record.happen(LoadFailed(error, self._ports.clock() + cool_down, record.failures))
         log.warning(
             "model_load_failed",

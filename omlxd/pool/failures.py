@@ -33,6 +33,20 @@ def told_again(error: OmlxdError, retry_after: float | None) -> OmlxdError:
     return ModelLoadFailed(error.message, retry_after=retry_after, **error.facts)
 
 
+def without_paths(error: OmlxdError, folder: str) -> OmlxdError:
+    """The same failure, its files named as seen from the model's folder: clients read it."""
+    message = error.message.replace(f"{folder}/", "").replace(folder, "its folder")
+    facts = {
+        key: value.removeprefix(f"{folder}/") if isinstance(value, str) else value
+        for key, value in error.facts.items()
+    }
+    if isinstance(error, ModelBroken):
+        return ModelBroken(message, **facts)
+    if isinstance(error, Unavailable):
+        return type(error)(message, retry_after=error.retry_after, **facts)
+    return ModelLoadFailed(message, retry_after=error.retry_after, **facts)
+
+
 def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
     """Why a request for a model whose load failed a moment ago is refused; None: try again."""
     state = record.state

@@ -148,15 +148,21 @@ def _refuse_code(config: Mapping[str, Any], folder: Folder) -> None:
     """No code from a model folder is run, and no name from it reaches an import unchecked."""
     if config.get("model_file") is not None:
         raise BadFile("config.json", "asks for Python code of its own, which is never run")
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or not MODULE_NAME.fullmatch(kind):
-        raise BadFile("config.json", "has no valid model_type")
+    if not isinstance(config.get("model_type"), str):
+        raise BadFile("config.json", "has no model_type")
+    _check_names(config, ("model_type",), "config.json")
     if "tokenizer_config.json" in folder.names:
         table = folder.table("tokenizer_config.json")
-        for key in ("chat_template_type", "tool_parser_type"):
-            name = table.get(key)
+        _check_names(table, ("chat_template_type", "tool_parser_type"), "tokenizer_config.json")
+
+
+def _check_names(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> None:
+    """Each of ``keys`` becomes part of a module's name, in nested tables as well."""
+    for part in (table, *(value for value in table.values() if isinstance(value, Mapping))):
+        for key in keys:
+            name = part.get(key)
             if name is not None and not (isinstance(name, str) and MODULE_NAME.fullmatch(name)):
-                raise BadFile("tokenizer_config.json", f"has no valid {key}")
+                raise BadFile(file, f"has no valid {key}")
 
 
 def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:

@@ -213,6 +213,18 @@ async def test_a_failed_load_tells_every_waiter_and_is_left_alone_for_a_while() 
     assert house.status("m").problem.retry_in == 20.0
 
 
+async def test_a_failure_never_shows_where_the_files_are() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    path = "/models/m/model.safetensors"
+    house.engine.tickets[0].fail(ModelBroken(f"{path} is truncated.", file=path))
+    await settle()
+    assert use.error.message == "model.safetensors is truncated."
+    problem = house.status("m").problem
+    assert (problem.message, problem.file) == (use.error.message, "model.safetensors")
+
+
 async def test_pauses_after_failures_double_up_to_a_limit() -> None:
     options = PoolOptions(retry_first=10.0, retry_longest=35.0)
     house = House(a_model("m"), auto=False, options=options)
