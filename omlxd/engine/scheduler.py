@@ -157,6 +157,8 @@ class Scheduler:
         except Exception as error:  # a batch that cannot shrink is a failed step
             log.exception("remove_failed", model=self.model_id, requests=len(self._running))
             return self._fail_running(error)
+        if not self._running:
+            self._drop_batch()
         return ()
 
     def _run(self, batch: Batch, chunk: int, refused: tuple[RequestEnded, ...]) -> Outcome:
@@ -169,29 +171,31 @@ class Scheduler:
             log.exception("step_failed", model=self.model_id, requests=len(self._running))
             lost = self._fail_running(error)
             return Outcome(self.report(), (*refused, *lost), batch_lost=True)
-        computed = self._note_progress(step)
-        self._pace = observe(
-            self._pace,
-            prefilled=computed,
-            decoded=len(step.tokens),
-            seconds=self._clock() - started,
-        )
+        self._observe(step, self._clock() - started)
+        self._note_ends(step)
         prefilled = (Prefilled(i, done, total) for i, done, total in step.prefilled)
         ended = (RequestEnded(i, GenerationFailed(why)) for i, why in step.failed)
         return Outcome(self._stepped(prefilled, step.tokens), (*refused, *ended))
 
-    def _note_progress(self, step: BatchStep) -> int:
-        """Prompt tokens computed in ``step``; what left the batch in it is forgotten."""
-        computed = 0
-        for request_id, done, _ in step.prefilled:
-            computed += done - self._running.get(request_id, done)
+    def _observe(self, step: BatchStep, seconds: float) -> None:
+        prefilled = ends = 0
+        for request_id, done, total in step.prefilled:
+            if done >= total:
+                ends = 1
+            else:
+                prefilled += done - self._running[request_id]
             self._running[request_id] = done
+        passes = ends + bool(step.tokens)
+        self._pace = observe(self._pace, prefilled=prefilled, decode_passes=passes, seconds=seconds)
+
+    def _note_ends(self, step: BatchStep) -> None:
         for request_id, token in step.tokens:
             if token.finish is not None:
-                self._running.pop(request_id, None)
+                del self._running[request_id]
         for request_id, _ in step.failed:
-            self._running.pop(request_id, None)
-        return computed
+            del self._running[request_id]
+        if not self._running:
+            self._drop_batch()
 
     def _fail_running(self, error: Exception) -> tuple[RequestEnded, ...]:
         ended = tuple(RequestEnded(i, _failed(error)) for i in self._running)
@@ -199,6 +203,7 @@ class Scheduler:
         return ended
 
     def _drop_batch(self) -> None:
+        # An idle model keeps no batch: its last logits alone are megabytes.
         self._running.clear()
         if self._batch is not None:
             batch, self._batch = self._batch, None

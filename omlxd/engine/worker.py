@@ -1,15 +1,14 @@
 """The device thread: the only one that touches models, one small step at a time."""
 
 import gc
-import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import assert_never
 
 import structlog
 
-from omlxd.backend.protocol import Backend, ModelLoad
+from omlxd.backend.protocol import Backend
+from omlxd.engine.loads import LoadQueue
 from omlxd.engine.messages import (
     BackendReady,
     Cancel,
@@ -17,9 +16,7 @@ from omlxd.engine.messages import (
     Command,
     Event,
     Load,
-    LoadFailed,
     LoadFinished,
-    LoadProgress,
     PoolReclaimed,
     ReclaimPool,
     RequestEnded,
@@ -35,8 +32,6 @@ from omlxd.engine.options import EngineOptions
 from omlxd.engine.scheduler import Scheduler
 from omlxd.errors import (
     EngineDied,
-    ModelLoadCancelled,
-    ModelLoadFailed,
     ModelUnloading,
     OmlxdError,
     ShuttingDown,
@@ -47,13 +42,6 @@ from omlxd.policy.readings import AllocatorSample
 log = structlog.get_logger(__name__)
 
 Post = Callable[[Sequence[Event]], None]
-
-
-@dataclass(slots=True)
-class _Loading:
-    command: Load
-    load: ModelLoad | None = None
-    """None until its files have been checked."""
 
 
 class Worker:
@@ -77,7 +65,7 @@ class Worker:
         self._inbox = inbox
         self._post = post
         self._schedulers: dict[str, Scheduler] = {}
-        self._loads: list[_Loading] = []
+        self._loads = LoadQueue(backend, self._emit)
         self._limits = Limits()
         self._outbox: list[Event] = []
         self._reclaim_now = False
@@ -136,9 +124,9 @@ class Worker:
             case Cancel(request_id, error):
                 self._cancel(request_id, error)
             case Load():
-                self._loads.append(_Loading(command))
+                self._loads.add(command)
             case CancelLoad(load_id):
-                self._cancel_load(load_id)
+                self._loads.cancel(load_id)
             case Unload(model_id):
                 self._unload(model_id)
             case SetLimits(limits):
@@ -190,67 +178,18 @@ class Worker:
         limit = self._options.longest_step
         return (min(limit, self._options.decode_stall) if decoding else limit) / prefilling
 
-    # Loads
+    # Models
 
     def _load_piece(self) -> None:
-        """The next piece of the oldest load; one at a time, so that a peak is one model's."""
         if not self._loads:
             return
-        loading = self._loads[0]
-        error: OmlxdError | None = None
-        try:
-            done = self._advance(loading)
-        except OmlxdError as failure:
-            error = failure
-        except Exception as failure:  # a load that fails must not end the thread
-            log.exception("load_failed", model=loading.command.model_id)
-            error = ModelLoadFailed(
-                f"Loading '{loading.command.model_id}' failed "
-                f"({type(failure).__name__}: {failure})."
-            )
-            traceback.clear_frames(failure.__traceback__)
-        if error is not None:
-            self._loads.pop(0)
-            self._end_load(loading, error)
-        elif done:
-            self._loads.pop(0)
+        loaded = self._loads.piece(self._schedulers)
+        if loaded is not None:
+            command, model = loaded
+            scheduler = Scheduler(command.model_id, model, self._options, self._clock, self._limits)
+            self._schedulers[command.model_id] = scheduler
+            self._outbox.append(LoadFinished(command.load_id, scheduler.facts))
         self._sample()
-
-    def _advance(self, loading: _Loading) -> bool:
-        command = loading.command
-        if loading.load is None:
-            if command.model_id in self._schedulers:
-                raise ModelLoadFailed(f"Model '{command.model_id}' is loaded already.")
-            loading.load = self._backend.begin_load(command.path)
-        model = loading.load.advance()
-        self._outbox.append(
-            LoadProgress(command.load_id, loading.load.loaded_bytes, loading.load.total_bytes)
-        )
-        if model is None:
-            return False
-        scheduler = Scheduler(command.model_id, model, self._options, self._clock, self._limits)
-        self._schedulers[command.model_id] = scheduler
-        self._outbox.append(LoadFinished(command.load_id, scheduler.facts))
-        return True
-
-    def _cancel_load(self, load_id: int) -> None:
-        for loading in self._loads:
-            if loading.command.load_id == load_id:
-                self._loads.remove(loading)
-                gone = ModelLoadCancelled(
-                    f"Loading '{loading.command.model_id}' was cancelled.", retry_after=1.0
-                )
-                self._end_load(loading, gone)
-                return
-
-    def _end_load(self, loading: _Loading, error: OmlxdError) -> None:
-        if loading.load is not None:
-            loading.load.abandon()
-            loading.load = None
-        # The frames of a traceback keep the weights alive that they saw.
-        _forget_frames(error)
-        self._backend.reclaim()
-        self._outbox.append(LoadFailed(loading.command.load_id, error))
 
     def _unload(self, model_id: str) -> None:
         scheduler = self._schedulers.pop(model_id, None)
@@ -282,6 +221,10 @@ class Worker:
         self._outbox.append(Sampled(sample))
         return sample
 
+    def _emit(self, event: Event) -> None:
+        # Not the list's own append: the list is another one after each flush.
+        self._outbox.append(event)
+
     def _flush(self) -> None:
         if self._outbox:
             events, self._outbox = self._outbox, []
@@ -296,23 +239,13 @@ class Worker:
             if self._stopping
             else EngineDied("The device thread has ended.")
         )
-        for loading in self._loads:
-            if loading.load is not None:
-                loading.load.abandon()
-            self._outbox.append(LoadFailed(loading.command.load_id, over))
-        self._loads.clear()
-        for scheduler in self._schedulers.values():
-            self._outbox += scheduler.end_all(over)
-            scheduler.close()
-        self._schedulers.clear()
-        self._flush()
-        gc.collect()
-        self._backend.stop()
-
-
-def _forget_frames(error: BaseException) -> None:
-    seen: BaseException | None = error
-    while seen is not None:
-        traceback.clear_frames(seen.__traceback__)
-        seen.__traceback__ = None
-        seen = seen.__cause__ or seen.__context__
+        try:
+            self._loads.end_all(over)
+            for scheduler in self._schedulers.values():
+                self._outbox += scheduler.end_all(over)
+                scheduler.close()
+            self._schedulers.clear()
+            self._flush()
+            gc.collect()
+        finally:
+            self._backend.stop()

@@ -135,12 +135,15 @@ def _plain_path(folder: Path) -> Iterator[Path]:
 
 
 def _check_batchable(caches: list[Any]) -> None:
+    """The batch needs of every cache to be joined with others and to say its size."""
     kinds = sorted({type(c).__name__ for c in caches if not hasattr(c, "merge")})
     if kinds:
         raise ModelLoadFailed(
             f"This model's cache ({', '.join(kinds)}) cannot be batched by mlx-lm, "
             "so it cannot be served."
         )
+    for cache in caches:
+        int(cache.nbytes)
 
 
 def _logits_width(model: Any, caches: list[Any]) -> int:

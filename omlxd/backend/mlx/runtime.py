@@ -25,14 +25,16 @@ class Runtime:
     """MLX as the calling thread found it."""
 
     def __init__(self, pool_limit: int | None, wired_limit: int | None = None) -> None:
-        never_wire()
-        check_internals()
-        self.info = describe_device()
-        self._unwired = None if wired_limit is None else _wire(wired_limit)
-        """The wired limit as it was; None where it was left alone."""
-        _limit_pool(pool_limit, self.info)
-        # The generator is this thread's own and starts alike in every process.
-        mx.random.seed(int.from_bytes(os.urandom(8)))
+        try:
+            never_wire()
+            check_internals()
+            self.info = describe_device()
+            _limit_pool(pool_limit, self.info)
+            # The generator is this thread's own and starts alike in every process.
+            mx.random.seed(int.from_bytes(os.urandom(8)))
+        except BaseException:
+            mx.clear_streams()
+            raise
 
     def sample(self, now: float) -> AllocatorSample:
         return AllocatorSample(
@@ -54,11 +56,11 @@ class Runtime:
 
     def stop(self) -> None:
         """MLX must not be used on this thread afterwards."""
-        self.reclaim()
-        if self._unwired is not None:
-            mx.set_wired_limit(self._unwired)
-        # A thread that ends with streams of its own can take the process with it.
-        mx.clear_streams()
+        try:
+            self.reclaim()
+        finally:
+            # A thread that ends with streams of its own can take the process with it.
+            mx.clear_streams()
 
 
 def never_wire() -> None:

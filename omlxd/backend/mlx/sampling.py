@@ -1,14 +1,12 @@
 """From a request's sampling parameters to the functions that mlx-lm calls for its row."""
 
+import math
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
 import structlog
 from mlx_lm.sample_utils import (
-    apply_min_p,
-    apply_top_k,
-    apply_top_p,
     make_frequency_penalty,
     make_logits_processors,
     make_presence_penalty,
@@ -145,15 +143,41 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
 
 
 def _filters(sampling: Sampling, vocab_size: int) -> list[Filter]:
-    """In mlx-lm's order. A filter that keeps everything is left out."""
+    """In mlx-lm's order, on logits before the temperature; one that keeps everything is left out.
+
+    mlx-lm's own filters are compiled with their parameter as a constant: each new value of top_p
+    or min_p would stop every request for as long as a compiler runs, on the CPU for seconds.
+    """
     filters: list[Filter] = []
     if (top_p := sampling.top_p) is not None and top_p < 1.0:
-        filters.append(lambda x: apply_top_p(x, top_p))
+        filters.append(lambda logprobs: keep_nucleus(logprobs, top_p))
     if min_p := sampling.min_p:
-        filters.append(lambda x: apply_min_p(x, min_p, 1))
+        filters.append(lambda logprobs: keep_likely(logprobs, min_p))
     if (top_k := sampling.top_k) is not None and top_k < vocab_size:
-        filters.append(lambda x: apply_top_k(x, top_k))
+        filters.append(lambda logprobs: keep_best(logprobs, top_k))
     return filters
+
+
+def keep_nucleus(logprobs: mx.array, top_p: float) -> mx.array:
+    """The fewest tokens of each row whose mass reaches ``top_p`` (arXiv 1904.09751)."""
+    best_first = -mx.sort(-logprobs, axis=-1)
+    mass = mx.softmax(best_first.astype(mx.float32), axis=-1)
+    before = mx.cumsum(mass, axis=-1) - mass
+    kept = mx.maximum((before < top_p).sum(axis=-1, keepdims=True), 1)
+    least = mx.take_along_axis(best_first, kept - 1, axis=-1)
+    return mx.where(logprobs < least, -math.inf, logprobs)
+
+
+def keep_likely(logprobs: mx.array, min_p: float) -> mx.array:
+    """Tokens at least ``min_p`` times as likely as the row's best (arXiv 2407.01082)."""
+    least = mx.max(logprobs, axis=-1, keepdims=True) + math.log(min_p)
+    return mx.where(logprobs < least, -math.inf, logprobs)
+
+
+def keep_best(logprobs: mx.array, top_k: int) -> mx.array:
+    """The ``top_k`` most likely tokens of each row, ``top_k`` below the vocabulary."""
+    rest = mx.argpartition(-logprobs, kth=top_k - 1, axis=-1)[..., top_k:]
+    return mx.put_along_axis(logprobs, rest, mx.array(-math.inf, logprobs.dtype), axis=-1)
 
 
 def _over_answer(penalty: Processor, prompt_tokens: int) -> Processor:

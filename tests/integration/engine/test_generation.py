@@ -263,7 +263,7 @@ async def test_a_sampler_that_raises_fails_its_own_request(
     def broken(*_: object) -> None:
         raise TypeError("injected")
 
-    monkeypatch.setattr(sampling, "apply_min_p", broken)
+    monkeypatch.setattr(sampling, "keep_likely", broken)
     monkeypatch.setattr(sampling, "make_presence_penalty", lambda *_: broken)
     await engine.load("m", str(tiny("llama"))).result()
     expected = await ask(engine, "alone", prompt(25), tokens=20)
