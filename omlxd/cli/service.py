@@ -30,6 +30,9 @@ def add_arguments(commands: Any) -> None:
         help="use this Python although it may vanish (a project's environment, a cache)",
     )
     install.add_argument(
+        "--restart", action="store_true", help="restart it even when nothing has changed"
+    )
+    install.add_argument(
         "--dry-run", action="store_true", help="print the job's definition and change nothing"
     )
     uninstall = _verb(verbs, "uninstall", "stop and remove the service; your files stay")
@@ -113,6 +116,7 @@ def _install(context: "Context") -> int:
         definition=definition,
         version=__version__,
         others=machine.other_places(context.machine, supervisor),
+        restart=arguments.restart,
     )
     done = install.install(supervisor, offer, context.watch(), context.machine.pace)
     what = {

@@ -55,21 +55,24 @@ class Offer:
         definition: the bytes of the plist or unit.
         version: of the installing omlxd.
         others: the same job in places where it must not run as well.
+        restart: even what is healthy, because its files were replaced under it.
     """
 
     job: JobSpec
     definition: bytes
     version: str
     others: Sequence[Supervisor] = ()
+    restart: bool = False
 
 
-def course(*, loaded: bool, same: bool, version: str, running: Healthy | None) -> Course:
+def course(
+    *, loaded: bool, same: bool, version: str, running: Healthy | None, restart: bool = False
+) -> Course:
     """Pure. ``same``: the definition on disk is the one to install."""
     if not loaded or not same:
         return Course.LOAD
-    if running is None or running.version != version:
-        return Course.RESTART
-    return Course.KEEP
+    current = running is not None and running.version == version
+    return Course.KEEP if current and not restart else Course.RESTART
 
 
 def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> Installed:
@@ -86,6 +89,7 @@ def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> I
             same=previous == offer.definition,
             version=offer.version,
             running=_running(watch, view),
+            restart=offer.restart,
         )
         if chosen is Course.KEEP:
             record = watch.look().record

@@ -84,6 +84,14 @@ def test_another_version_of_the_same_job_is_restarted(mac: Mac) -> None:
     assert "bootstrap" not in [verb for verb, _ in mac.calls()]
 
 
+def test_a_restart_can_be_asked_for_when_files_were_replaced(mac: Mac) -> None:
+    """T67: an upgrade that keeps the version."""
+    mac.omlxd("install", "--restart")
+    first = mac.record()
+    assert mac.omlxd("install", "--restart") == 0
+    assert mac.record()["instance_id"] != first["instance_id"]
+
+
 @pytest.mark.parametrize("code", [5, 37, 17, 119])
 def test_a_passing_refusal_of_bootstrap_is_tried_again(mac: Mac, code: int) -> None:
     mac.scenario(faults=[{"verb": "bootstrap", "code": code, "times": 3}])

@@ -177,3 +177,10 @@ def test_a_folder_that_cannot_be_made_is_named(world: World, tmp_path: Path) -> 
     (tmp_path / "logs").write_text("a file in the way")
     with pytest.raises(ServiceFailed, match=r"cannot prepare .*logs"):
         world.install()
+
+
+def test_a_restart_can_be_asked_for_only_where_it_makes_sense() -> None:
+    healthy = Healthy("x", "1.0")
+    same = course(loaded=True, same=True, version="1.0", running=healthy, restart=True)
+    new = course(loaded=False, same=False, version="1.0", running=None, restart=True)
+    assert (same, new) == (Course.RESTART, Course.LOAD)

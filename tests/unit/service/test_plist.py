@@ -2,6 +2,7 @@
 
 import plistlib
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,3 +162,12 @@ def test_a_written_definition_tells_its_interpreter() -> None:
     assert program(render(JOB, LABEL, template())) == JOB.interpreter
     for damaged in (b"", b"<plist>", b"not a list", plistlib.dumps({"ProgramArguments": []})):
         assert program(damaged) is None
+
+
+def test_the_wheel_carries_the_template_where_an_installation_looks_for_it() -> None:
+    root = Path(__file__).parents[3]
+    build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"]["force-include"] == {
+        "launchd/job.plist": "omlxd/service/launchd/job.plist"
+    }
+    assert template() == (root / "launchd" / "job.plist").read_bytes()

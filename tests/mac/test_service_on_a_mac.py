@@ -1,0 +1,162 @@
+"""The service commands against the real launchctl, with a small daemon as the job.
+
+Everything lives under a label and a folder of its own: an installed omlxd is left alone.
+"""
+
+import os
+import plistlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omlxd.errors import ServiceFailed
+from omlxd.service import control, install, plist, uninstall
+from omlxd.service.awake import CAFFEINATE, open_awake
+from omlxd.service.domains import choose
+from omlxd.service.health import ask
+from omlxd.service.install import Course, Offer
+from omlxd.service.job import JobSpec
+from omlxd.service.launchctl import Code, Launchctl
+from omlxd.service.launchd_job import LaunchdJob
+from omlxd.service.steps import Presence, presence
+from omlxd.service.supervisor import Pace
+from omlxd.service.watch import Watch
+
+pytestmark = pytest.mark.mac
+
+LABEL = "io.github.omlxd.test"
+PACE = Pace(time.monotonic, time.sleep)
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Trial:
+    """An agent of this user in the real domain, with its plist in the usual folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.launchctl = Launchctl()
+        self.domain = choose(os.getuid(), lambda n: presence(self.launchctl.print(n).code))
+        self.target = self.domain.target(LABEL)
+        folder = Path.home() / "Library" / "LaunchAgents"
+        self.supervisor = LaunchdJob(self.launchctl, self.domain, LABEL, folder, PACE)
+        self.watch = Watch(home / "state", ask, PACE, within=30.0)
+        python = home / "python"
+        home.mkdir(exist_ok=True)
+        python.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{REPOSITORY}" exec "{sys.executable}" '
+            f'"{REPOSITORY}/tests/support/health_job.py" "$@"\n'
+        )
+        python.chmod(0o755)
+        self.job = JobSpec(
+            interpreter=str(python),
+            config_file=home / "config.toml",
+            state=home / "state",
+            logs=home / "logs",
+            home=home,
+        )
+
+    def install(self, job: JobSpec | None = None) -> install.Installed:
+        job = job or self.job
+        definition = plist.render(job, LABEL, plist.template())
+        return install.install(self.supervisor, Offer(job, definition, "0.1.0"), self.watch, PACE)
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    # Not under /tmp or a protected folder: launchd's job must be able to enter it.
+    home = Path.home() / "Library" / "Caches" / f"omlxd-test-{os.getpid()}"
+    trial = Trial(home)
+    yield trial
+    uninstall.uninstall([trial.supervisor], home / "state", PACE)
+    trial.launchctl.enable(trial.target)
+    subprocess.run(["/bin/rm", "-rf", str(home)], check=True)
+
+
+def test_plutil_accepts_the_plist(tmp_path: Path, trial: Trial) -> None:
+    path = tmp_path / "job.plist"
+    path.write_bytes(plist.render(trial.job, LABEL, plist.template()))
+    assert subprocess.run(["/usr/bin/plutil", "-lint", str(path)], check=False).returncode == 0
+    assert plistlib.loads(path.read_bytes())["KeepAlive"] == {"SuccessfulExit": False}
+
+
+def test_install_twice_restart_stop_start_uninstall(trial: Trial) -> None:
+    """T66, T67: the whole life, with the real asynchronous bootout."""
+    first = trial.install()
+    assert first.course is Course.LOAD
+    view = trial.supervisor.view()
+    assert (view.loaded, view.pid) == (True, first.record.pid)
+    assert trial.install().course is Course.KEEP
+    changed = replace(trial.job, environment={"HF_HUB_OFFLINE": "1"})
+    second = trial.install(changed)
+    assert second.record.instance_id != first.record.instance_id
+    third = control.restart(trial.supervisor, trial.watch, PACE)
+    assert third.instance_id != second.record.instance_id
+    assert control.stop(trial.supervisor, trial.watch, PACE, disable=False)
+    assert trial.launchctl.print(trial.target).code == Code.NOT_FOUND
+    assert control.start(trial.supervisor, trial.watch, PACE).pid != third.pid
+    done = uninstall.uninstall([trial.supervisor], trial.home / "state", PACE)
+    assert done.removed == (trial.supervisor.definition,)
+
+
+def test_a_killed_job_is_started_again_and_a_clean_stop_is_not(trial: Trial) -> None:
+    record = trial.install().record
+    before = trial.watch.before()
+    os.kill(record.pid, 9)
+    again = trial.watch.until_up(before, trial.supervisor.view)
+    assert again.pid != record.pid
+    trial.supervisor.stop_process()
+    assert trial.watch.until_ended(again, 10.0)
+    time.sleep(12)
+    view = trial.supervisor.view()
+    assert (view.loaded, view.pid) == (True, None)
+
+
+def test_a_permanent_error_ends_once_and_is_rolled_back(trial: Trial) -> None:
+    """T65."""
+    trial.job.config_file.write_text("nonsense = 1\n")
+    with pytest.raises(ServiceFailed, match="unknown key"):
+        trial.install()
+    assert trial.launchctl.print(trial.target).code == Code.NOT_FOUND
+
+
+def test_the_codes_of_this_macos(trial: Trial) -> None:
+    assert trial.launchctl.print(trial.target).code == Code.NOT_FOUND
+    assert trial.launchctl.bootout(trial.target).code in (Code.NO_PROCESS, Code.NOT_FOUND)
+    assert trial.launchctl.kickstart(trial.target).code == Code.NOT_FOUND
+    assert trial.launchctl.list(LABEL) is None
+    assert presence(trial.launchctl.print("gui/4294967").code) is Presence.NO_DOMAIN
+    trial.install()
+    again = trial.launchctl.bootstrap(trial.domain.name, str(trial.supervisor.definition))
+    assert again.code in (Code.IO_ERROR, Code.EXISTS, Code.IN_PROGRESS)
+
+
+def test_a_disabled_job_is_refused_and_start_enables_it(trial: Trial) -> None:
+    trial.install()
+    control.stop(trial.supervisor, trial.watch, PACE, disable=True)
+    refused = trial.launchctl.bootstrap(trial.domain.name, str(trial.supervisor.definition))
+    assert refused.code in (Code.IO_ERROR, Code.DISABLED)
+    control.start(trial.supervisor, trial.watch, PACE)
+
+
+def test_the_assertion_is_held_while_working_only() -> None:
+    """T69."""
+    awake = open_awake(os.getpid())
+
+    def assertions() -> str:
+        return subprocess.run(
+            ["/usr/bin/pmset", "-g", "assertions"], capture_output=True, text=True, check=True
+        ).stdout
+
+    with awake.working():
+        limit = time.monotonic() + 5
+        while "caffeinate" not in assertions() and time.monotonic() < limit:
+            time.sleep(0.1)
+        assert "PreventUserIdleSystemSleep" in assertions()
+        assert f"{CAFFEINATE.rpartition('/')[2]}" in assertions()
+    awake.close()
+    assert not awake.holding
