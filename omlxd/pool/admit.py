@@ -1,8 +1,12 @@
 """May this model be loaded now? Puts the question to the policy, with what is known now."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from omlxd.policy.admission import Admit, LoadNeed, LoadPlan, LoadScene, plan_load
+from omlxd.policy.tiers import Tier
+from omlxd.pool.estimate import beside_weights, load_need
+from omlxd.pool.fit import Fit, TierFit, fits
 from omlxd.pool.protocol import DeviceEngine, MemoryView
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.sizes import SizeBook
@@ -10,6 +14,15 @@ from omlxd.pool.view import view_for_load
 
 Admission = Callable[[ModelRecord, Sequence[ModelRecord], int], LoadPlan]
 """(the model, all models, bytes promised and not allocated yet) -> what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitAsk:
+    """``concurrency`` requests of ``context`` tokens; ``promised`` bytes are taken already."""
+
+    context: int
+    concurrency: int
+    promised: int
 
 
 class MemoryAdmission:
@@ -24,21 +37,50 @@ class MemoryAdmission:
         self, record: ModelRecord, records: Sequence[ModelRecord], promised: int
     ) -> LoadPlan:
         """Where nothing is known of the machine's memory every load is admitted."""
-        need = LoadNeed(
-            model_id=record.id,
-            weights_bytes=self._sizes.expected(record.model),
-            headroom_bytes=self._sizes.headroom(record.model),
-        )
+        need = load_need(record.model, self._sizes)
         memory = self._memory()
         if memory is None:
             return Admit(need.bytes)
+        scene = self._scene(memory, records, promised)
+        return plan_load(need, replace(scene, evicted=record.evicted_for), memory.ceilings)
+
+    def preview(
+        self, record: ModelRecord, records: Sequence[ModelRecord], ask: FitAsk, now: float
+    ) -> Fit:
+        """What admission would say to the model with so much work, under each tier."""
+        model, memory = record.model, self._memory()
+        weights = self._sizes.expected(model)
+        if record.facts is not None:
+            weights = record.facts.weights_bytes
+        beside = beside_weights(model, ask.context, ask.concurrency)
+        work = 0 if beside.footprint is None else beside.footprint.bytes
+        new_weights = weights if record.facts is None else 0
+        need = LoadNeed(record.id, weights_bytes=new_weights, headroom_bytes=work)
+        tiers: Mapping[Tier, TierFit] = {}
+        if memory is not None:
+            tiers = fits(need, self._scene(memory, records, ask.promised), memory, now)
+        return Fit(
+            model_id=record.id,
+            context=ask.context,
+            concurrency=ask.concurrency,
+            weights_bytes=weights,
+            weights_measured=self._sizes.measured(model) is not None,
+            loaded=record.facts is not None,
+            kv_bytes=None if beside.footprint is None else beside.footprint.kv,
+            prefill_bytes=None if beside.footprint is None else beside.footprint.prefill,
+            unknown=beside.unknown,
+            tier=None if memory is None else memory.ceilings.tier,
+            tiers=tiers,
+        )
+
+    def _scene(
+        self, memory: MemoryView, records: Sequence[ModelRecord], promised: int
+    ) -> LoadScene:
         views = (view_for_load(other, self._engine.view(other.id)) for other in records)
-        scene = LoadScene(
+        return LoadScene(
             models=tuple(seen for seen in views if seen is not None),
             usage=memory.usage,
             reserved=promised,
-            evicted=record.evicted_for,
             paused=memory.paused,
             enforce=memory.enforce,
         )
-        return plan_load(need, scene, memory.ceilings)

@@ -25,6 +25,7 @@ class CatalogModel:
         weights_bytes: exact size of all tensors; vision_bytes: of them, those of vision and
             audio parts, which a text-only load leaves out.
         context_length: tokens the model was made for; None when its config does not say.
+        element_bytes: of one activation: the size of most of its floating-point weights.
         fingerprint: changes whenever config, tensors or tokenizer files change.
         created: seconds since 1970, when its config was written.
         config: config.json; generation: generation_config.json, empty without one.
@@ -43,6 +44,7 @@ class CatalogModel:
     created: int
     config: Mapping[str, Any] = field(repr=False)
     generation: Mapping[str, Any] = field(repr=False)
+    element_bytes: int = 2
 
 
 @dataclass(frozen=True, slots=True)

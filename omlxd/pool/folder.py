@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -126,11 +127,18 @@ def inspect(model_id: str, folder: Folder, headers: HeaderCache) -> CatalogModel
         vision_bytes=vision_bytes(tensors),
         context_length=context_length(config),
         quantization=quantization_of(config),
+        element_bytes=_element_bytes(files),
         fingerprint=_fingerprint(folder, files),
         created=int(folder.file("config.json")[1].st_mtime),
         config=config,
         generation=generation,
     )
+
+
+def _element_bytes(files: Sequence[WeightsFile]) -> int:
+    """Of an activation: quantised weights have scales in the type that is computed in."""
+    floats = sum((Counter(file.floats) for file in files), Counter[int]())
+    return floats.most_common(1)[0][0] if floats else 2
 
 
 def _has_generation(folder: Folder) -> bool:

@@ -11,6 +11,7 @@ import structlog
 
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import (
+    InvalidRequest,
     ModelNotFound,
     ModelUnloading,
     ShuttingDown,
@@ -19,10 +20,11 @@ from omlxd.errors import (
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.readings import ModelView
 from omlxd.pool import guard
-from omlxd.pool.admit import MemoryAdmission
+from omlxd.pool.admit import FitAsk, MemoryAdmission
 from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
 from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
 from omlxd.pool.failures import cooling_down
+from omlxd.pool.fit import Fit
 from omlxd.pool.follow import follow
 from omlxd.pool.lookup import resolve
 from omlxd.pool.options import ModelSettings, PoolOptions
@@ -58,8 +60,8 @@ class EnginePool:
         self._ports = ports
         self._book = SettingsBook(options)
         self._sizes = SizeBook()
-        admission = MemoryAdmission(ports.engine, ports.memory, self._sizes)
-        self._residency = Residency(options, ports, admission, self._measured)
+        self._admission = MemoryAdmission(ports.engine, ports.memory, self._sizes)
+        self._residency = Residency(options, ports, self._admission, self._measured)
         self._tokenizers = TokenizerCache(ports.load_tokenizer)
         call_later = ports.call_later or loop_call_later
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
@@ -208,6 +210,21 @@ class EnginePool:
     def statuses(self) -> tuple[ModelStatus, ...]:
         """All models, the broken ones too, by id."""
         return statuses(self._residency, self._catalog, self._book, self._sizes, self._ports)
+
+    def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit:
+        """Would it fit with ``concurrency`` requests of ``context`` tokens (both at least 1)?
+
+        Raises ModelNotFound, InvalidRequest.
+        """
+        record = self._record(model_id)
+        longest = self.context_length(model_id)
+        if longest is not None and context > longest:
+            raise InvalidRequest(
+                f"Model '{model_id}' has a context of {longest} tokens.", param="context"
+            )
+        ask = FitAsk(context, concurrency, self._residency.device.promised())
+        records = tuple(self._residency.records.values())
+        return self._admission.preview(record, records, ask, self._ports.clock())
 
     def views(self) -> tuple[ModelView, ...]:
         """Models in memory or on their way there, as the guard sees them."""

@@ -10,7 +10,7 @@ from omlxd.engine.generation import Generation
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import OmlxdError
 from omlxd.policy.ceiling import Ceilings
-from omlxd.policy.readings import AllocatorSample
+from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.usage import Usage
 from omlxd.text.protocol import Tokenizer
 
@@ -77,12 +77,14 @@ class MemoryView:
         usage: measured now, not at the last tick: an unload may have just ended.
         paused: admission of requests is paused by pressure.
         enforce: False when the guard only watches.
+        reading: what the ceilings were made of; without it there is no preview of other tiers.
     """
 
     usage: Usage
     ceilings: Ceilings
     paused: bool = False
     enforce: bool = True
+    reading: MemoryReading | None = None
 
 
 def _nothing() -> None:

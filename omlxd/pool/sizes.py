@@ -5,8 +5,6 @@ from typing import Any
 
 from omlxd.pool.catalog import CatalogModel, ModelKind
 
-HEADROOM_SHARE = 0.05
-"""Of the weights: buffers of the load itself and of a first short prefill."""
 MOST = 1000
 """Models to remember; the longest unseen are forgotten."""
 
@@ -29,9 +27,6 @@ class SizeBook:
             return size
         unused = model.vision_bytes if model.kind is ModelKind.VISION_LANGUAGE else 0
         return model.weights_bytes - unused
-
-    def headroom(self, model: CatalogModel) -> int:
-        return int(self.expected(model) * HEADROOM_SHARE)
 
     def note(self, model: CatalogModel, size: int) -> bool:
         """True when this is news."""

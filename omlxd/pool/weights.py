@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -45,6 +46,10 @@ DTYPE_BITS: Mapping[str, int] = {
 }
 
 
+# Bytes of one element of the types that models compute in.
+FLOATS: Mapping[str, int] = {"F16": 2, "BF16": 2, "F32": 4}
+
+
 class BadFile(Exception):
     """A file that cannot be what its name says; the text is the reason, without a path."""
 
@@ -64,6 +69,8 @@ class WeightsFile:
     tensors: Mapping[str, int]
     digest: str
     """Of the header, so of every name, dtype, shape and place."""
+    floats: Mapping[int, int]
+    """Bytes of one element -> bytes of all tensors of such floating-point numbers."""
 
 
 def read_weights(path: str, name: str) -> WeightsFile:
@@ -79,9 +86,14 @@ def read_weights(path: str, name: str) -> WeightsFile:
             raise BadFile(name, "is not a regular file")
         raw = _header(file, name, about.st_size)
     room = about.st_size - 8 - len(raw)
-    tensors = dict(_tensors(_parse(raw, name), room, name))
+    header = _parse(raw, name)
+    tensors = dict(_tensors(header, room, name))
+    floats: Counter[int] = Counter()
+    for tensor, size in tensors.items():
+        if (element := FLOATS.get(header[tensor]["dtype"])) is not None:
+            floats[element] += size
     digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
-    return WeightsFile(name, about.st_size, about.st_mtime_ns, tensors, digest)
+    return WeightsFile(name, about.st_size, about.st_mtime_ns, tensors, digest, floats)
 
 
 def is_lfs_pointer(start: bytes) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import ModelLoadCancelled, OmlxdError
 from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.readings import MemoryReading
 from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
 from omlxd.pool.catalog import (
@@ -195,6 +196,7 @@ def a_model(model_id: str, *, size: int = 10 * MiB, fingerprint: str = "1") -> C
         vision_bytes=0,
         context_length=4096,
         quantization=None,
+        element_bytes=4,
         fingerprint=f"{model_id}-{fingerprint}",
         created=0,
         config={},
@@ -234,6 +236,7 @@ class FakeMachine:
         self.residue = 0
         self.paused = False
         self.most = 0
+        self.reading: MemoryReading | None = None
 
     def keep(self, freed: int) -> None:
         """What was dropped still shows in the process's footprint."""
@@ -252,7 +255,7 @@ class FakeMachine:
     def memory(self) -> MemoryView:
         self.most = max(self.most, self.used())
         usage = Usage(bytes=self.usage(), active=self.used(), pool=0, footprint=self.usage())
-        return MemoryView(usage, self.ceilings, paused=self.paused)
+        return MemoryView(usage, self.ceilings, paused=self.paused, reading=self.reading)
 
 
 class House:

@@ -347,3 +347,14 @@ def test_a_damaged_generation_config_only_loses_its_defaults(tmp_path: Path) -> 
     assert scan(tmp_path).models[0].generation == {}
     (folder / "generation_config.json").write_text('{"temperature": 0.5}')
     assert scan(tmp_path).models[0].generation == {"temperature": 0.5}
+
+
+def test_the_type_of_most_weights_is_the_one_computed_in(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "m")
+    for tensors, expected in [
+        ({"a": ("F32", (100,)), "b": ("BF16", (10,))}, 4),
+        ({"w": ("U32", (1000,)), "scales": ("BF16", (10,))}, 2),
+        ({"w": ("U32", (1000,))}, 2),
+    ]:
+        (folder / "model.safetensors").write_bytes(safetensors(tensors))
+        assert scan(tmp_path).models[0].element_bytes == expected

@@ -1,0 +1,105 @@
+"""Would it fit? A model at some context and concurrency, asked of the admission itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+from omlxd.policy.admission import (
+    Admit,
+    EvictFirst,
+    LoadNeed,
+    LoadPlan,
+    LoadScene,
+    RefusalKind,
+    Refuse,
+    Wait,
+    plan_load,
+)
+from omlxd.policy.ceiling import Ceilings, compute_ceilings
+from omlxd.policy.terms import DynamicFilter
+from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.pool.protocol import MemoryView
+
+
+class Verdict(Enum):
+    NOW = "now"
+    AFTER_EVICTIONS = "after_evictions"
+    """Once models that may leave have left."""
+    NOT_NOW = "not_now"
+    """Other programs or pinned models are in the way."""
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class TierFit:
+    """Under one tier; bytes. ``remedy`` for what does not fit."""
+
+    verdict: Verdict
+    ceiling_bytes: int
+    evict: tuple[str, ...] = ()
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Bytes; None where the model's shape is not understood, and ``unknown`` says why.
+
+    Attributes:
+        weights_measured: the weights were measured when it was last loaded.
+        loaded: its weights are in memory already, and are not needed a second time.
+        tiers: empty while nothing is known of the machine's memory.
+    """
+
+    model_id: str
+    context: int
+    concurrency: int
+    weights_bytes: int
+    weights_measured: bool
+    loaded: bool
+    kv_bytes: int | None
+    prefill_bytes: int | None
+    unknown: str | None
+    tier: Tier | None
+    tiers: Mapping[Tier, TierFit]
+
+
+def fits(
+    need: LoadNeed, scene: LoadScene, memory: MemoryView, now: float
+) -> Mapping[Tier, TierFit]:
+    """For each tier, by the same plan that a load would get. ``now``: of the reading's clock."""
+    return {
+        tier: _verdict(plan_load(need, scene, ceilings), ceilings)
+        for tier, ceilings in _ceilings(memory, now).items()
+    }
+
+
+def _ceilings(memory: MemoryView, now: float) -> Mapping[Tier, Ceilings]:
+    """The tier in force as it is; the others from the same reading, with their own marks."""
+    found = {memory.ceilings.tier: memory.ceilings}
+    if memory.reading is None:
+        return found
+    for tier in Tier:
+        if tier not in found:
+            policy = GuardPolicy(enabled=memory.ceilings.enabled, tier=tier)
+            found[tier], _ = compute_ceilings(
+                memory.reading, policy, DynamicFilter(tier), None, now
+            )
+    return {tier: found[tier] for tier in Tier}
+
+
+def _verdict(plan: LoadPlan, ceilings: Ceilings) -> TierFit:
+    fit = TierFit(Verdict.NOW, ceiling_bytes=ceilings.admission)
+    match plan:
+        case Admit():
+            return fit
+        case EvictFirst(model_ids=evict):
+            return replace(fit, verdict=Verdict.AFTER_EVICTIONS, evict=evict)
+        case Wait(drain=drain):
+            return replace(fit, verdict=Verdict.AFTER_EVICTIONS, evict=drain)
+        case Refuse(kind=kind, remedy=remedy):
+            never = kind is RefusalKind.MODEL_TOO_LARGE
+            verdict = Verdict.NEVER if never else Verdict.NOT_NOW
+            return replace(fit, verdict=verdict, remedy=remedy)
+        case _:
+            assert_never(plan)

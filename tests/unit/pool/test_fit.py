@@ -1,0 +1,138 @@
+"""Fit previews and needs: the numbers that admission uses."""
+
+from dataclasses import replace
+
+import pytest
+
+from omlxd.errors import InvalidRequest, ModelNotFound
+from omlxd.policy.readings import MemoryReading
+from omlxd.policy.tiers import Tier
+from omlxd.pool.estimate import beside_weights, load_need
+from omlxd.pool.fit import Verdict
+from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.sizes import SizeBook
+from omlxd.units import GiB
+from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 1024,
+    "vocab_size": 1000,
+}
+
+
+def a_llama(name: str = "m", *, size: int = 100 * MiB):  # type: ignore[no-untyped-def]
+    return replace(a_model(name, size=size), config=LLAMA, element_bytes=2)
+
+
+def test_the_headroom_of_a_load_is_that_of_a_first_prefill() -> None:
+    need = load_need(a_llama(), SizeBook())
+    assert need.weights_bytes == 100 * MiB
+    # Keys and values of 4 layers with 2 heads of 64 elements, 2 bytes each, 2048 tokens.
+    kv = 4 * 2 * 2 * 64 * 2 * 2048
+    beside = beside_weights(a_llama(), 2048).footprint
+    assert beside is not None
+    assert beside.kv == kv
+    assert need.headroom_bytes == beside.bytes > kv
+
+
+def test_a_short_context_needs_less_headroom() -> None:
+    short = replace(a_llama(), context_length=256)
+    assert load_need(short, SizeBook()).headroom_bytes < (
+        load_need(a_llama(), SizeBook()).headroom_bytes
+    )
+
+
+def test_an_unknown_shape_gets_a_share_and_says_why() -> None:
+    model = a_model("m", size=1000)
+    assert load_need(model, SizeBook()).headroom_bytes == 50
+    assert "not known" in (beside_weights(model, 10).unknown or "")
+
+
+async def test_what_fits_now_after_evictions_and_never() -> None:
+    house = House(
+        a_llama("small", size=20 * MiB),
+        a_llama("large", size=100 * MiB),
+        a_llama("medium", size=90 * MiB),
+        a_llama("huge", size=500 * MiB),
+        machine=FakeMachine(160 * MiB),
+    )
+    use = house.use("large")
+    await settle()
+
+    def verdict(name: str, context: int = 128) -> Verdict:
+        fit = house.pool.fit(name, context=context, concurrency=1)
+        return fit.tiers[Tier.BALANCED].verdict
+
+    assert verdict("small") is Verdict.NOW
+    assert verdict("huge") is Verdict.NEVER
+    assert verdict("large") is Verdict.NOW
+    medium = house.pool.fit("medium", context=128, concurrency=1).tiers[Tier.BALANCED]
+    assert (medium.verdict, medium.evict) == (Verdict.AFTER_EVICTIONS, ("large",))
+    await use.done()
+
+
+async def test_pinned_models_and_other_programs_are_in_the_way_now() -> None:
+    house = House(
+        a_llama("pinned"),
+        a_llama("other"),
+        machine=FakeMachine(200 * MiB),
+        options=PoolOptions(settings={"pinned": ModelSettings(pinned=True)}),
+    )
+    await settle()
+    fit = house.pool.fit("other", context=128, concurrency=1).tiers[Tier.BALANCED]
+    assert fit.verdict is Verdict.NOT_NOW
+    assert "pinned" in (fit.remedy or "")
+
+
+async def test_a_loaded_models_weights_are_not_needed_twice() -> None:
+    house = House(a_llama("m"), machine=FakeMachine(160 * MiB))
+    await house.pool.load("m")
+    fit = house.pool.fit("m", context=128, concurrency=1)
+    assert (fit.loaded, fit.weights_measured, fit.weights_bytes) == (True, True, 100 * MiB)
+    assert fit.tiers[Tier.BALANCED].verdict is Verdict.NOW
+
+
+async def test_more_requests_and_more_context_need_more() -> None:
+    house = House(a_llama("m"), machine=FakeMachine(160 * MiB))
+    one = house.pool.fit("m", context=1024, concurrency=1)
+    longer = house.pool.fit("m", context=4096, concurrency=1)
+    more = house.pool.fit("m", context=1024, concurrency=4)
+    assert one.kv_bytes is not None
+    assert longer.kv_bytes == more.kv_bytes == 4 * one.kv_bytes
+    assert longer.prefill_bytes is not None
+    assert one.prefill_bytes is not None
+    assert longer.prefill_bytes > one.prefill_bytes
+
+
+async def test_every_tier_is_previewed_from_one_reading() -> None:
+    machine = FakeMachine(30 * GiB)
+    machine.reading = MemoryReading(
+        taken_at=1000.0, total=32 * GiB, footprint=GiB, free=10 * GiB, inactive=2 * GiB,
+        active=8 * GiB, wired=2 * GiB, external=GiB, compressor=0,
+    )  # fmt: skip
+    house = House(a_llama("m"), machine=machine)
+    tiers = house.pool.fit("m", context=128, concurrency=1).tiers
+    assert list(tiers) == list(Tier)
+    assert tiers[Tier.BALANCED].ceiling_bytes == 30 * GiB
+    assert tiers[Tier.SAFE].ceiling_bytes < tiers[Tier.AGGRESSIVE].ceiling_bytes
+
+
+async def test_without_a_guard_there_are_sizes_and_no_verdict() -> None:
+    fit = House(a_llama("m")).pool.fit("m", context=128, concurrency=1)
+    assert fit.kv_bytes
+    assert fit.tiers == {}
+    assert fit.tier is None
+
+
+async def test_a_context_beyond_the_models_own_is_refused() -> None:
+    house = House(a_llama("m"))
+    with pytest.raises(InvalidRequest, match="4096"):
+        house.pool.fit("m", context=4097, concurrency=1)
+    with pytest.raises(ModelNotFound):
+        house.pool.fit("n", context=1, concurrency=1)
