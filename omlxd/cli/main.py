@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from omlxd.cli import serve
+from omlxd.cli import guard, serve, status
 
-GROUPS = (serve,)
+GROUPS = (serve, status, guard)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from omlxd.policy.look import GuardState, Snapshot
 from omlxd.policy.pressure import activity_hint, poll_interval
 from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.relief import decide
+from omlxd.policy.remedy import binding_name
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +151,7 @@ class Enforcer:
                 return look
             sample = await self._ports.sample()
             reading = _renewed(reading, await self._read())
-        log.warning("guard_tick_cut", looks=MAX_LOOKS, level=self._state.level.label)
+        log.warning("guard_tick_cut", looks=MAX_LOOKS, pressure=self._state.level.label)
         self._state = replace(self._state, tick=None)
         return MAX_LOOKS
 
@@ -202,7 +203,7 @@ class Enforcer:
         write(
             "guard_decision",
             number=entry.number,
-            level=decision.level.label,
+            pressure=decision.level.label,
             was=before.level.label,
             emergency=decision.emergency,
             paused=decision.paused,
@@ -214,7 +215,7 @@ class Enforcer:
             ceiling=decision.ceiling,
             soft=decision.ceilings.soft,
             hard=decision.ceilings.hard,
-            binding=binding.value if (binding := decision.ceilings.binding) else None,
+            binding=binding_name(decision.ceilings, decision.ceilings.binding),
             reading_at=decision.reading_at,
         )
 

@@ -1,0 +1,179 @@
+"""Finds the running daemon and talks to it; what goes wrong is said in one sentence."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx
+
+INSTANCE = "instance.json"
+PATIENCE = 5.0
+"""Seconds; everything asked here is answered from memory, or within one tick of the guard."""
+
+
+class Unreachable(Exception):
+    """There is no daemon to talk to, or it does not answer; the text is for the user."""
+
+
+class Refused(Exception):
+    """The daemon answered with an error; the text is its own."""
+
+
+def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
+    """How a command finds its daemon."""
+    parser.add_argument("--url", help="address of the daemon (else OMLXD_URL, else the local one)")
+    parser.add_argument("--home", metavar="DIR", help="the one folder that holds all files")
+
+
+def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> str:
+    """Where the daemon answers. Raises Unreachable when no local one has left its address."""
+    named = url or environ.get("OMLXD_URL")
+    if named:
+        named = named if "://" in named else f"http://{named}"
+        return named.rstrip("/").removesuffix("/v1")
+    from omlxd.config.places import places
+
+    where = home or environ.get("OMLXD_HOME") or None
+    state = places(Path(where) if where else None, None).state
+    found = read_instance(state)
+    if found is None:
+        raise Unreachable(
+            f"omlxd is not running (nothing in {state}). Start it with `omlxd serve`, or name "
+            "a daemon elsewhere with --url."
+        )
+    address = address_of(found)
+    if not is_alive(found):
+        raise Unreachable(
+            f"omlxd is not running: process {found.get('pid')}, which left {state / INSTANCE}, is "
+            "gone. Start it with `omlxd serve`."
+        )
+    if address is None:
+        raise Unreachable(f"omlxd (process {found.get('pid')}) has not opened its port yet.")
+    return address
+
+
+def read_instance(state: Path) -> dict[str, Any] | None:
+    """What the last daemon of this folder wrote about itself; None without such a file."""
+    try:
+        found = json.loads((state / INSTANCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def address_of(instance: Mapping[str, Any]) -> str | None:
+    match instance:
+        case {"url": str(url)}:
+            return url
+        case {"host": str(host), "port": int(port)}:
+            # What is bound to every address is reached by loopback.
+            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+            return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        case _:
+            return None
+
+
+def is_alive(instance: Mapping[str, Any]) -> bool:
+    pid = instance.get("pid")
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's, or one that may not be asked
+    return True
+
+
+class Daemon:
+    """One daemon over HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self._httpx = _import_httpx()
+        self.url = url
+        # No proxy and no certificates of the environment: loading them takes longer than asking.
+        self._client = self._httpx.Client(
+            base_url=url, timeout=PATIENCE, trust_env=False, verify=url.startswith("https:")
+        )
+
+    def get(self, path: str) -> Any:
+        """Raises Unreachable, Refused."""
+        return self._ask("GET", path, None)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Raises Unreachable, Refused."""
+        return self._ask("PUT", path, body)
+
+    def events(self, path: str) -> Iterator[Any]:
+        """The data of a stream of events, until the daemon ends it. Raises as ``get``."""
+        try:
+            timeout = self._httpx.Timeout(PATIENCE, read=None)
+            with self._client.stream("GET", path, timeout=timeout) as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                    self._value(answer)
+                for line in answer.iter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        yield json.loads(line[6:])
+        except self._httpx.HTTPError as error:
+            raise Unreachable(self._reason(error)) from None
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        content = None if body is None else json.dumps(body)
+        headers = {} if body is None else {"content-type": "application/json"}
+        try:
+            answer = self._client.request(method, path, content=content, headers=headers)
+        except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
+            raise Unreachable(self._reason(error)) from None
+        return self._value(answer)
+
+    def _value(self, answer: "httpx.Response") -> Any:
+        try:
+            value = answer.json()
+        except ValueError:
+            raise Unreachable(f"something else than omlxd answers at {self.url}.") from None
+        if answer.status_code == 200:
+            return value
+        match value:
+            case {"error": {"message": str(message)}}:
+                raise Refused(message)
+            case _:
+                raise Refused(f"{self.url} answered with {answer.status_code}.")
+
+    def _reason(self, error: Exception) -> str:
+        match error:
+            case self._httpx.ConnectError():
+                return f"nothing answers at {self.url} ({error})."
+            case self._httpx.TimeoutException():
+                return f"{self.url} does not answer within {PATIENCE:.0f} s."
+            case _:
+                return f"talking to {self.url} failed ({error})."
+
+
+def speaking(arguments: argparse.Namespace) -> Daemon:
+    """The daemon that the arguments mean. Raises Unreachable."""
+    return Daemon(find_url(arguments.url, arguments.home, os.environ))
+
+
+def complain(error: Unreachable | Refused) -> int:
+    """Say it, and the exit code."""
+    print(f"omlxd: {error}", file=sys.stderr)
+    return 1
+
+
+def _import_httpx() -> Any:
+    # Its own command line imports rich and click, which takes as long as all the rest of it.
+    hidden = "httpx._main"
+    if "httpx" not in sys.modules:
+        sys.modules[hidden] = None  # type: ignore[assignment]
+    import httpx
+
+    if sys.modules.get(hidden) is None:
+        sys.modules.pop(hidden, None)
+    return httpx
