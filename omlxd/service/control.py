@@ -100,6 +100,8 @@ def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
         log.warning("restart_by_force", pid=running.pid)
         supervisor.load()
     else:
+        if running is not None:
+            watch.until_noticed(running, supervisor.view)
         supervisor.start()
     return watch.until_up(before, supervisor.view)
 

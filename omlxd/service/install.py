@@ -18,7 +18,7 @@ from omlxd.service.job import JobSpec
 from omlxd.service.remembered import Remembered, one_at_a_time, remember
 from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
-from omlxd.service.watch import Watch
+from omlxd.service.watch import Look, Watch
 
 log = structlog.get_logger(__name__)
 
@@ -83,21 +83,19 @@ def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> I
     prepare_folders(offer.job)
     with one_at_a_time(watch.state, pace):
         previous = _read(supervisor.definition)
-        view = supervisor.view()
+        view, look = supervisor.view(), watch.look()
         chosen = course(
             loaded=view.loaded,
             same=previous == offer.definition,
             version=offer.version,
-            running=_running(watch, view),
+            running=_running(look, view),
             restart=offer.restart,
         )
         if chosen is Course.KEEP:
-            record = watch.look().record
-            assert record is not None
+            assert look.record is not None
+            record = look.record
         else:
-            record = _change(
-                supervisor, offer, watch, pace, _Previous(previous, view.loaded), chosen
-            )
+            record = _change(supervisor, offer, watch, _Previous(previous, view.loaded), chosen)
         remember(
             watch.state,
             Remembered(
@@ -136,7 +134,6 @@ def _change(
     supervisor: Supervisor,
     offer: Offer,
     watch: Watch,
-    pace: Pace,
     previous: _Previous,
     chosen: Course,
 ) -> InstanceRecord:
@@ -174,7 +171,7 @@ def _roll_back(supervisor: Supervisor, offer: Offer, watch: Watch, previous: _Pr
             supervisor.remove()
             return "Nothing was installed."
         if previous.definition == offer.definition and previous.loaded:
-            return "The installed service was left as it is."
+            return "The definition was left as it is."
         write_atomically(supervisor.definition, previous.definition, DEFINITION_MODE)
         if not previous.loaded:
             supervisor.unload()
@@ -196,8 +193,7 @@ def _write(path: Path, offer: Offer) -> None:
         raise ServiceFailed(f"cannot write {path}: {error.strerror}") from error
 
 
-def _running(watch: Watch, view: JobView) -> Healthy | None:
-    look = watch.look()
+def _running(look: Look, view: JobView) -> Healthy | None:
     if look.record is None or not may_be_job(view, look.record):
         return None
     match look.health:
@@ -217,7 +213,7 @@ def _make_for(folder: Path, job: JobSpec) -> None:
 def _give(path: Path, job: JobSpec) -> None:
     """A system daemon's files belong to its account, though root makes them."""
     if job.account is not None:
-        os.chown(path, job.account.uid, job.account.gid)
+        os.chown(path, job.account.uid, job.account.gid, follow_symlinks=False)
 
 
 def _read(path: Path) -> bytes | None:

@@ -26,7 +26,7 @@ class Interpreter:
         prefix: the environment's folder; equals ``base`` outside a virtual environment.
         base: the installation that the environment is built on.
         machine: the processor the interpreter itself was built for.
-        project: the environment lies in a source project (a clone).
+        project: the source project (a clone) that the environment or omlxd itself lies in.
         throwaway: folders whose content other tools delete (caches, temporary folders).
     """
 
@@ -37,7 +37,7 @@ class Interpreter:
     system: str
     machine: str
     user_home: str
-    project: bool
+    project: str | None
     throwaway: tuple[str, ...]
 
 
@@ -74,9 +74,19 @@ def look(environ: Mapping[str, str]) -> Interpreter:
         system=platform.system(),
         machine=platform.machine(),
         user_home=str(home),
-        project=any((prefix.parent / mark).exists() for mark in PROJECT_MARKS),
+        project=_project_of(prefix, Path(__file__).parents[2]),
         throwaway=tuple(folder.rstrip("/") for folder in caches if folder.rstrip("/")),
     )
+
+
+def _project_of(prefix: Path, package_root: Path) -> str | None:
+    inside = sys.prefix != sys.base_prefix
+    if inside and any((prefix.parent / mark).exists() for mark in PROJECT_MARKS):
+        return str(prefix.parent)
+    # An editable installation runs from the clone, wherever its environment is.
+    if package_root.name not in ("site-packages", "dist-packages"):
+        return str(package_root)
+    return None
 
 
 def objections(python: Interpreter) -> tuple[Objection, ...]:
@@ -167,11 +177,11 @@ def _protected(python: Interpreter) -> Objection | None:
 
 
 def _project(python: Interpreter) -> Objection | None:
-    if not python.project or python.prefix == python.base:
+    if python.project is None:
         return None
     return Objection(
-        f"the environment {python.prefix} belongs to a source project and changes with it; "
-        "install omlxd for good (scripts/install, or uv tool install .), or use --force",
+        f"omlxd runs from the source project {python.project} and changes with it; "
+        "install it for good (scripts/install, or uv tool install .), or use --force",
         final=False,
     )
 

@@ -75,6 +75,12 @@ def supervisor_to_install(machine: Machine, *, system: bool) -> Supervisor:
     if machine.platform != "darwin":
         return _unit(machine, system=system)
     domains.check_rights(machine.uid, system=system)
+    if not system and machine.user_home.is_relative_to("/Volumes"):
+        raise ServiceFailed(
+            f"your home folder {machine.user_home} is on an external volume, from where launchd "
+            "does not start jobs reliably. Install a daemon on the internal disk instead: "
+            "sudo omlxd service install --system --user NAME"
+        )
     look = _look(machine)
     chosen = domains.SYSTEM if system else domains.choose(machine.uid, look)
     if look(chosen.target(HOMEBREW_LABEL)) is Presence.LOADED:

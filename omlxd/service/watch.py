@@ -15,6 +15,7 @@ from omlxd.service.supervisor import JobView, Pace
 
 HEALTHY_WITHIN = 60.0
 """Seconds; a first start writes byte code and may wait for a slow disk."""
+NOTICED_WITHIN = 5.0
 POLL = 0.25
 
 
@@ -142,6 +143,12 @@ class Watch:
                 return False
             self._pace.sleep(POLL)
         return True
+
+    def until_noticed(self, record: InstanceRecord, view: Callable[[], JobView]) -> None:
+        """Until the supervisor knows, too, that the process is gone: a start before is no start."""
+        until = self._pace.now() + NOTICED_WITHIN
+        while view().pid == record.pid and self._pace.now() < until:
+            self._pace.sleep(POLL)
 
 
 def _too_late(why: str, within: float, job: JobView) -> str:

@@ -102,7 +102,7 @@ class Mac:
             system="Darwin",
             machine="arm64",
             user_home=str(self.user_home),
-            project=False,
+            project=None,
             throwaway=(),
         )
         return ImpatientContext(

@@ -147,6 +147,13 @@ def test_without_any_session_a_daemon_is_offered(mac: Mac) -> None:
     assert not mac.plist.exists()
 
 
+def test_a_home_on_an_external_disk_is_offered_a_daemon(mac: Mac) -> None:
+    """T66."""
+    mac.user_home = Path("/Volumes/Big/ann")
+    with pytest.raises(ServiceFailed, match="--system --user NAME"):
+        mac.omlxd("install")
+
+
 def test_a_job_in_the_background_domain_moves_to_the_gui_one(mac: Mac) -> None:
     mac.scenario(domains={f"gui/{UID}": 125, f"user/{UID}": 0}, session=f"user/{UID}")
     mac.omlxd("install")

@@ -14,7 +14,7 @@ GOOD = Interpreter(
     system="Darwin",
     machine="arm64",
     user_home="/Users/ann",
-    project=False,
+    project=None,
     throwaway=("/Users/ann/.cache/uv", "/tmp"),
 )
 
@@ -56,7 +56,7 @@ def test_lasting_places_are_fine(executable: str) -> None:
         ),
         ({"executable": "/Volumes/Big/venv/bin/python"}, "external volume", True),
         ({"executable": "/Users/ann/Documents/venv/bin/python"}, "keeps background", False),
-        ({"project": True}, "--force", False),
+        ({"project": "/Users/ann/src/omlxd"}, "--force", False),
         ({"machine": "x86_64"}, "Rosetta", True),
         ({"executable": "", "exists": False}, "no usable path", True),
         ({"executable": "python3"}, "no usable path", True),
@@ -79,7 +79,7 @@ def test_intel_python_is_fine_where_there_is_no_rosetta() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    both = objections(replace(GOOD, project=True, machine="x86_64"))
+    both = objections(replace(GOOD, project="/src/omlxd", machine="x86_64"))
     assert [o.final for o in both] == [True, False]
 
 
@@ -87,3 +87,8 @@ def test_looking_keeps_symbolic_links() -> None:
     import sys
 
     assert look({}).executable == sys.executable
+
+
+def test_an_editable_installation_is_seen() -> None:
+    """These tests run from a clone."""
+    assert look({}).project is not None
