@@ -12,7 +12,7 @@ from omlxd.engine.messages import ModelFacts, Prefilled, RequestEnded, Stepped
 from omlxd.engine.options import EngineOptions
 from omlxd.errors import EngineDied, GenerationFailed, OmlxdError
 from omlxd.policy.ceiling import Limits
-from omlxd.policy.chunking import PrefillPace, chunk_tokens, observe
+from omlxd.policy.chunking import PrefillPace, StepBudget, chunk_tokens, observe
 
 log = structlog.get_logger(__name__)
 
@@ -85,8 +85,8 @@ class Scheduler:
         """The present counts, as a step that did nothing."""
         return self._stepped((), ())
 
-    def step(self, seconds: float) -> Outcome:
-        """Admit what may run, then one step that should take no longer than ``seconds``.
+    def step(self, budget: StepBudget) -> Outcome:
+        """Admit what may run, then one step within ``budget``.
 
         A step that raises fails the requests in it and leaves an empty batch. Raises EngineDied
         when the device is lost.
@@ -97,9 +97,9 @@ class Scheduler:
         sequences = len(self._running) - self._batch.decoding
         chunk = chunk_tokens(
             self._pace,
-            seconds=seconds,
+            budget,
             sequences=sequences,
-            decoding=self._batch.decoding,
+            decoding=self._batch.decoding > 0,
             largest=self._options.prefill_chunk,
         )
         return self._run(self._batch, chunk, refused)

@@ -37,6 +37,7 @@ from omlxd.errors import (
     ShuttingDown,
 )
 from omlxd.policy.ceiling import Limits
+from omlxd.policy.chunking import StepBudget, step_budget
 from omlxd.policy.readings import AllocatorSample
 
 log = structlog.get_logger(__name__)
@@ -165,18 +166,19 @@ class Worker:
     # Steps
 
     def _step(self, scheduler: Scheduler) -> None:
-        outcome = scheduler.step(self._step_seconds())
+        outcome = scheduler.step(self._budget())
         self._outbox += [*outcome.ended, outcome.stepped]
         self._reclaim_now |= outcome.batch_lost
         self._sample()
 
-    def _step_seconds(self) -> float:
-        """How long one step may take: those who decode wait for the prefills of every model."""
+    def _budget(self) -> StepBudget:
         working = [s for s in self._schedulers.values() if s.has_work]
-        prefilling = max(sum(1 for s in working if s.prefilling), 1)
-        decoding = any(s.decoding for s in working)
-        limit = self._options.longest_step
-        return (min(limit, self._options.decode_stall) if decoding else limit) / prefilling
+        return step_budget(
+            decode_stall=self._options.decode_stall,
+            longest_step=self._options.longest_step,
+            prefilling_models=sum(1 for s in working if s.prefilling),
+            decoding=any(s.decoding for s in working),
+        )
 
     # Models
 

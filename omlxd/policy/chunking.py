@@ -2,14 +2,44 @@
 
 from dataclasses import dataclass, replace
 
-SMALLEST_CHUNK = 16
-"""Below this a chunk costs nearly as much as its first token; progress matters more."""
+SMALLEST_CHUNK = 32
+"""However slow the machine: each chunk reads all weights, so smaller ones cost as much."""
+SMALLEST_ALONE = 128
+"""The same when nobody waits for a next token."""
 FIRST_CHUNK = 128
 """Tokens to try on a model whose pace is unknown."""
 GROWTH = 4
 """A chunk is at most this many times the last one: the pace of a small chunk is a poor
 predictor of a large one."""
 _SMOOTHING = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """What one step of one model may take.
+
+    Attributes:
+        seconds: that the step should not exceed.
+        smallest: prompt tokens it may take whatever the time.
+    """
+
+    seconds: float
+    smallest: int
+
+
+def step_budget(
+    *, decode_stall: float, longest_step: float, prefilling_models: int, decoding: bool
+) -> StepBudget:
+    """The budget of each model's step in a round.
+
+    While anything decodes on any model, it waits for the steps of all: those that prefill share
+    the ``decode_stall`` seconds. Otherwise a step takes up to ``longest_step``.
+    """
+    if decoding:
+        return StepBudget(
+            min(decode_stall, longest_step) / max(prefilling_models, 1), SMALLEST_CHUNK
+        )
+    return StepBudget(longest_step, SMALLEST_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +81,23 @@ def observe(
 
 
 def chunk_tokens(
-    pace: PrefillPace, *, seconds: float, sequences: int, decoding: int, largest: int
+    pace: PrefillPace, budget: StepBudget, *, sequences: int, decoding: bool, largest: int
 ) -> int:
     """Prompt tokens that each of ``sequences`` prefilling ones may take in the next step.
 
     All of them together take at most ``largest`` tokens and, going by ``pace``, the whole step
-    at most ``seconds``, its decode part (when ``decoding`` sequences run) included. Never less
-    than one token each, and together never less than ``SMALLEST_CHUNK``: prefill always goes on.
+    at most the budget's seconds, its decode pass (when the model is ``decoding``) included. Never
+    less than the budget's smallest together, nor than one token each: prefill always goes on.
     """
     sequences = max(sequences, 1)
     if pace.tokens_per_second is None:
         total = FIRST_CHUNK
     else:
         decode = (pace.decode_seconds or 0.0) if decoding else 0.0
-        total = int(pace.tokens_per_second * max(seconds - decode, 0.0))
+        total = int(pace.tokens_per_second * max(budget.seconds - decode, 0.0))
         if pace.last_chunk is not None:
             total = min(total, GROWTH * max(pace.last_chunk, FIRST_CHUNK))
-    total = max(min(total, largest), min(SMALLEST_CHUNK, largest))
+    total = min(max(total, budget.smallest), largest)
     return max(total // sequences, 1)
 
 

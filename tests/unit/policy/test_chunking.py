@@ -7,16 +7,46 @@ from hypothesis import strategies as st
 from omlxd.policy.chunking import (
     FIRST_CHUNK,
     GROWTH,
+    SMALLEST_ALONE,
     SMALLEST_CHUNK,
     PrefillPace,
+    StepBudget,
     chunk_tokens,
     observe,
+    step_budget,
 )
 
 
-def chunk(pace: PrefillPace, **given: float) -> int:
-    arguments = {"seconds": 0.5, "sequences": 1, "decoding": 0, "largest": 2048, **given}
-    return chunk_tokens(pace, **arguments)  # type: ignore[arg-type]
+def chunk(
+    pace: PrefillPace,
+    *,
+    seconds: float = 0.5,
+    sequences: int = 1,
+    decoding: bool = False,
+    smallest: int = SMALLEST_CHUNK,
+) -> int:
+    budget = StepBudget(seconds, smallest)
+    return chunk_tokens(pace, budget, sequences=sequences, decoding=decoding, largest=2048)
+
+
+def test_while_something_decodes_prefilling_models_share_the_stall() -> None:
+    times = {"decode_stall": 0.6, "longest_step": 1.0}
+    assert step_budget(**times, prefilling_models=3, decoding=True) == StepBudget(
+        pytest.approx(0.2), SMALLEST_CHUNK
+    )
+    assert step_budget(**times, prefilling_models=0, decoding=True).seconds == 0.6
+
+
+def test_with_nobody_decoding_a_step_may_be_long() -> None:
+    times = {"decode_stall": 0.6, "longest_step": 1.0}
+    assert step_budget(**times, prefilling_models=3, decoding=False) == StepBudget(
+        1.0, SMALLEST_ALONE
+    )
+
+
+def test_the_stall_never_exceeds_the_longest_step() -> None:
+    budget = step_budget(decode_stall=5.0, longest_step=1.0, prefilling_models=1, decoding=True)
+    assert budget.seconds == 1.0
 
 
 def test_an_unknown_pace_starts_small() -> None:
@@ -31,8 +61,8 @@ def test_a_known_pace_fills_the_time_there_is() -> None:
 
 def test_the_decode_part_of_a_step_is_taken_off_while_something_decodes() -> None:
     pace = PrefillPace(tokens_per_second=1000, decode_seconds=0.1, last_chunk=2048)
-    assert chunk(pace, decoding=3) == 400
-    assert chunk(pace, decoding=0) == 500
+    assert chunk(pace, decoding=True) == 400
+    assert chunk(pace, decoding=False) == 500
 
 
 def test_a_fast_machine_takes_the_largest_chunk() -> None:
@@ -51,8 +81,8 @@ def test_a_chunk_grows_only_so_fast() -> None:
 
 def test_prefill_goes_on_however_slow_the_machine() -> None:
     pace = PrefillPace(tokens_per_second=0.1, decode_seconds=9.0, last_chunk=16)
-    assert chunk(pace, decoding=1) == SMALLEST_CHUNK
-    assert chunk(pace, decoding=1, sequences=64) == 1
+    assert chunk(pace, decoding=True) == SMALLEST_CHUNK
+    assert chunk(pace, decoding=True, sequences=64) == 1
 
 
 def test_decode_time_is_learned_from_steps_that_only_decode() -> None:
@@ -95,7 +125,7 @@ def test_steps_keep_to_their_time_once_the_pace_is_known(
     pace = observe(PrefillPace(), prefilled=0, decode_passes=1, seconds=decode)
     done = steps = 0
     while done < prompt and steps < 200:
-        size = chunk(pace, seconds=seconds, sequences=sequences, decoding=1) * sequences
+        size = chunk(pace, seconds=seconds, sequences=sequences, decoding=True) * sequences
         took = decode + size / rate
         if steps > 0 and size > max(SMALLEST_CHUNK, sequences):
             assert took <= seconds * 1.01
