@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 
 from omlxd.backend.mlx.coding import coding_of
+from omlxd.backend.mlx.imports import import_mlx_lm
 from omlxd.backend.mlx.token_bytes import Joining
 from omlxd.backend.mlx.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from omlxd.errors import ModelBroken, ModelLoadFailed, NoChatTemplate, TemplateFailed
@@ -47,6 +48,7 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
     """
     files = read_tokenizer_files(Path(path))
     # Imported here: it takes seconds and belongs on the thread that loads.
+    import_mlx_lm()
     from mlx_lm.utils import load_tokenizer as load
 
     extra: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
