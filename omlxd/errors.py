@@ -10,7 +10,7 @@ OmlxdError
 │   │   └── TemplateFailed
 │   ├── ContextTooLargeForMemory can never fit this machine
 │   ├── Unauthorized, Forbidden, NotFound, ModelNotFound, AmbiguousModel
-│   └── BodyTooLarge, UnsupportedMediaType, MethodNotAllowed
+│   └── BodyTooLarge, RequestTooSlow, UnsupportedMediaType, MethodNotAllowed
 ├── Unavailable                  right in itself, not now (``retry_after`` in seconds)
 │   ├── Starting, ShuttingDown, QueueFull, TemplatesBusy, RequestTimeout
 │   ├── MemoryPressure, MemoryPressureAborted
@@ -128,6 +128,12 @@ class AmbiguousModel(RequestError):
 
 class BodyTooLarge(RequestError):
     code = "body_too_large"
+
+
+class RequestTooSlow(RequestError):
+    """The client began a request and did not send all of it in time."""
+
+    code = "request_too_slow"
 
 
 class UnsupportedMediaType(RequestError):

@@ -3,10 +3,11 @@
 from fastapi import FastAPI
 
 from omlxd.api import errors
-from omlxd.api.body import BodyLimit
+from omlxd.api.body import BodyLimit, BodyLimits
 from omlxd.api.control import control_routes
 from omlxd.api.envelope import Envelope
 from omlxd.api.guard import guard_routes
+from omlxd.api.keys import KeyCheck
 from omlxd.api.openai.chat import chat_routes
 from omlxd.api.openai.completions import completion_routes
 from omlxd.api.security import CallerCheck, callers
@@ -31,7 +32,11 @@ def create_app(services: Services) -> FastAPI:
     if services.guard is not None:
         app.include_router(guard_routes(services.guard, options))
     # Each of these wraps what was added before it: the envelope is the outermost.
-    app.add_middleware(BodyLimit, limit=options.max_body)
+    app.add_middleware(
+        BodyLimit, limits=BodyLimits(options.max_body, options.max_depth, options.body_timeout)
+    )
+    if services.keys is not None:
+        app.add_middleware(KeyCheck, ring=services.keys)
     app.add_middleware(
         CallerCheck,
         callers=callers(

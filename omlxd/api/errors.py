@@ -51,6 +51,7 @@ TABLE: Final[Mapping[type[errors.OmlxdError], Meaning]] = {
     errors.ModelNotFound: _MISSING,
     errors.AmbiguousModel: _INVALID,
     errors.BodyTooLarge: Meaning(413, "invalid_request_error"),
+    errors.RequestTooSlow: Meaning(408, "invalid_request_error"),
     errors.UnsupportedMediaType: Meaning(415, "invalid_request_error"),
     errors.MethodNotAllowed: Meaning(405, "invalid_request_error"),
     errors.Unavailable: _UNAVAILABLE,
@@ -107,6 +108,8 @@ def error_body(error: errors.OmlxdError) -> bytes:
 def error_headers(error: errors.OmlxdError) -> dict[str, str]:
     """``retry-after`` in whole seconds, and ``x-should-retry`` where the status alone misleads."""
     headers: dict[str, str] = {}
+    if isinstance(error, errors.Unauthorized):
+        headers["www-authenticate"] = "Bearer"
     retry = meaning(error).retry
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))

@@ -18,7 +18,13 @@ class ApiOptions:
         "Origins of web pages that may call this server, for example 'http://localhost:3000'; "
         "none by default (CORS off).",
     )
-    max_body: Bytes = option(32 * MiB, "Largest request body that is read.", low=KiB)
+    max_body: Bytes = option(
+        32 * MiB, "Largest request body that is read, compressed or inflated.", low=KiB
+    )
+    max_depth: int = option(128, "How deeply the JSON of a request may be nested.", low=8, high=500)
+    body_timeout: Seconds = option(
+        120.0, "How long a client may take to send a request's body.", low=1
+    )
     keep_alive_interval: Seconds = option(
         10.0, "Longest silence of a stream before a comment is sent.", low=0.5, high=60
     )

@@ -13,7 +13,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlxd.api.envelope import add_headers
-from omlxd.errors import Forbidden, UnsupportedMediaType
+from omlxd.errors import Forbidden, InvalidRequest, UnsupportedMediaType
+from omlxd.units import KiB, format_bytes
+
+LOOPBACK: Final = ("127.0.0.1", "[::1]", "localhost")
+MOST_HEADERS: Final = 200
+MOST_HEADER_BYTES: Final = 32 * KiB
 
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
@@ -62,14 +67,13 @@ def callers(
     *, bound_host: str, port: int, extra_hosts: Iterable[str], origins: Iterable[str]
 ) -> Callers:
     """The allow-lists of a server bound to ``bound_host`` and ``port``."""
-    loopback = ("127.0.0.1", "[::1]", "localhost")
-    hosts = {f"{name}:{port}" for name in loopback}
+    hosts = {f"{name}:{port}" for name in LOOPBACK}
     # An address cannot be rebound, only a name can; bound to all of them, each is our own.
     unspecified = _is_address(bound_host) and ipaddress.ip_address(bound_host).is_unspecified
     if not unspecified:
         hosts.add(f"{_bracketed(bound_host)}:{port}".lower())
     if port == 80:
-        hosts.update(loopback)
+        hosts.update(LOOPBACK)
     any_port: set[str] = set()
     for extra in extra_hosts:
         _, extra_port = _split_port(extra)
@@ -94,7 +98,9 @@ class CallerCheck:
             await self._app(scope, receive, send)
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self._check_host(headers)
+        _check_size(headers)
+        _check_target(scope.get("path", "/"))
+        self._check_host(headers, local=over_socket(scope))
         origin = self._check_origin(headers)
         if origin is not None and self._callers.listed(origin):
             add_headers(
@@ -111,10 +117,13 @@ class CallerCheck:
             _check_content(headers)
         await self._app(scope, receive, send)
 
-    def _check_host(self, headers: list[tuple[bytes, bytes]]) -> None:
-        hosts = _values(headers, b"host")
+    def _check_host(self, headers: list[tuple[bytes, bytes]], *, local: bool) -> None:
+        hosts = header_values(headers, b"host")
         if len(hosts) != 1 or not hosts[0]:
             raise Forbidden("The request needs exactly one Host header.")
+        # No page reaches a Unix socket, and clients of one name localhost with whatever port.
+        if local and _split_port(hosts[0].lower())[0] in LOOPBACK:
+            return
         if not self._callers.host_allowed(hosts[0]):
             raise Forbidden(
                 f"The host name '{hosts[0][:100]}' is not one of this server's. Call it by "
@@ -122,14 +131,14 @@ class CallerCheck:
             )
 
     def _check_origin(self, headers: list[tuple[bytes, bytes]]) -> str | None:
-        origins = _values(headers, b"origin")
+        origins = header_values(headers, b"origin")
         if len(origins) > 1 or (origins and not self._callers.origin_allowed(origins[0])):
             raise Forbidden(
                 f"Web pages of '{origins[0][:100]}' may not call this server. If they should, "
                 "add that origin to api.allowed_origins."
             )
         listed = bool(origins) and self._callers.listed(origins[0])
-        if not listed and "cross-site" in _values(headers, b"sec-fetch-site"):
+        if not listed and "cross-site" in header_values(headers, b"sec-fetch-site"):
             raise Forbidden("Requests from web pages of other sites are refused.")
         return origins[0] if origins else None
 
@@ -146,7 +155,7 @@ class CallerCheck:
 
 def _check_content(headers: list[tuple[bytes, bytes]]) -> None:
     # A page can post text/plain and forms unasked; it cannot post JSON without a preflight.
-    kinds = _values(headers, b"content-type")
+    kinds = header_values(headers, b"content-type")
     kind, _, parameters = kinds[0].partition(";") if len(kinds) == 1 else ("", "", "")
     if kind.strip().lower() != "application/json":
         raise UnsupportedMediaType(
@@ -156,14 +165,31 @@ def _check_content(headers: list[tuple[bytes, bytes]]) -> None:
     charset = parameters.lower().replace(" ", "").replace('"', "")
     if charset.startswith("charset=") and charset != "charset=utf-8":
         raise UnsupportedMediaType("JSON is read as UTF-8 only; drop the charset.")
-    encodings = [value for value in _values(headers, b"content-encoding") if value != "identity"]
-    if encodings:
-        raise UnsupportedMediaType(
-            f"The content encoding '{encodings[0][:40]}' is not supported; send the body as it is."
+
+
+def _check_size(headers: list[tuple[bytes, bytes]]) -> None:
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if size > MOST_HEADER_BYTES or len(headers) > MOST_HEADERS:
+        raise InvalidRequest(
+            f"The request has too much in its headers: at most {MOST_HEADERS} of them, and "
+            f"{format_bytes(MOST_HEADER_BYTES)} together."
         )
 
 
-def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
+def _check_target(path: str) -> None:
+    # "GET http://other/path" asks a proxy, and "*" nobody; NUL is in no name of ours.
+    if not path.startswith("/") or "\0" in path:
+        raise InvalidRequest("The request's target must be a path that begins with '/'.")
+
+
+def over_socket(scope: Scope) -> bool:
+    """Whether the request came by our Unix socket (uvicorn gives a path and no port then)."""
+    server = scope.get("server")
+    return server is not None and server[1] is None
+
+
+def header_values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    """Every value of the header ``name`` (lower case), without white space around it."""
     return [value.decode("latin-1").strip() for key, value in headers if key == name]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from omlxd.api.keys import KeyRing
 from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
 from omlxd.backend.sequence import SequenceSpec
@@ -128,6 +129,7 @@ class Services:
         open_requests: what the routes hold; others may count it.
         guard: the memory guard; None where there is none.
         guard_status: further keys of ``/status``.
+        keys: who may call; None where nobody is asked for a key.
     """
 
     identity: Identity
@@ -139,6 +141,7 @@ class Services:
     open_requests: OpenRequests
     guard: GuardControl | None = None
     guard_status: Callable[[], Mapping[str, Any]] | None = None
+    keys: KeyRing | None = None
 
     def refuse_unless_ready(self) -> None:
         """Raises Starting or ShuttingDown."""

@@ -24,6 +24,7 @@ class Call:
         headers: Iterable[tuple[str, str]] = (),
         host: str | None = HOST,
         content_type: str | None = "application/json",
+        server: tuple[str, int | None] = ("127.0.0.1", 8484),
     ) -> None:
         pairs = [*headers]
         if host is not None:
@@ -43,7 +44,7 @@ class Call:
             "root_path": "",
             "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in pairs],
             "client": ("127.0.0.1", 50000),
-            "server": ("127.0.0.1", 8484),
+            "server": server,
         }
         self._app = app
         parts = [body] if isinstance(body, bytes) else list(body)

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from omlxd.api.app import create_app
+from omlxd.api.keys import KeyRing
 from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
 from omlxd.api.services import Identity, Phase, Services
@@ -267,6 +268,7 @@ class World:
     guard: Mapping[str, Any] | None = None
     host: str = "127.0.0.1"
     port: int = 8484
+    keys: KeyRing | None = None
 
     @functools.cached_property
     def app(self) -> ASGIApp:
@@ -293,6 +295,7 @@ class World:
             requests=lambda: self.views,
             open_requests=OpenRequests(identity.clock),
             guard_status=None if guard is None else lambda: guard,
+            keys=self.keys,
         )
 
 

@@ -1,0 +1,206 @@
+"""The file of API keys: who may call and how far, kept as hashes.
+
+A key is 256 random bits, so nobody can guess one from its SHA-256, and a slow hash (made for
+passwords, which can be guessed) would only let strangers spend our time with wrong keys.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from omlxd.errors import ConfigError, InvalidRequest, NotFound
+from omlxd.store import write_json
+
+FILE: Final = "keys.json"
+PREFIX: Final = "omlxd_"
+LARGEST: Final = 1024 * 1024
+"""Bytes; some thousands of keys."""
+
+_VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class Scope(Enum):
+    """How far a key reaches."""
+
+    INFERENCE = "inference"
+    """Ask models for answers, and list them."""
+    CONTROL = "control"
+    """Look at and change the server: status, guard, loading, unloading, settings."""
+    ALL = "all"
+
+    def covers(self, needed: "Scope") -> bool:
+        return self is Scope.ALL or self is needed
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """Attributes:
+    digest: ``digest`` of the key, 64 hexadecimal digits.
+    created_at: seconds since 1970.
+    """
+
+    name: str
+    scope: Scope
+    digest: str
+    created_at: float
+
+
+def new_key() -> str:
+    """A key that no other will ever equal."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def digest(key: str) -> str:
+    """What is stored of ``key``. White space around it and base64 padding do not count: both get
+    lost or added when keys are copied, and the key stays the same one."""
+    bare = key.strip().rstrip("=").rstrip()
+    return hashlib.sha256(bare.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def path_in(state: Path) -> Path:
+    return state / FILE
+
+
+def read_keys(path: Path) -> tuple[StoredKey, ...]:
+    """The keys; none when there is no file.
+
+    Raises ConfigError when others than its owner can read or replace the file, or it is damaged:
+    going on without it would open the server.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ConfigError([f"{path}: the key file cannot be read: {error.strerror}"]) from None
+    with os.fdopen(descriptor, "rb") as file:
+        _check_safe(path, os.fstat(descriptor))
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise _damaged(path, "it is far too large")
+    try:
+        return _parse(json.loads(data))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
+
+
+def add_key(path: Path, name: str, scope: Scope, now: float) -> str:
+    """A new key called ``name``; its text is returned and kept nowhere.
+
+    Raises InvalidRequest for a bad or taken name, ConfigError as ``read_keys``, OSError.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"{name!r} is no name for a key: use up to 64 letters, digits, '.', '_' and '-', "
+            "a letter or digit first."
+        )
+    with _locked(path):
+        keys = read_keys(path)
+        if any(key.name == name for key in keys):
+            raise InvalidRequest(
+                f"There is a key '{name}' already. Choose another name, or revoke it first."
+            )
+        key = new_key()
+        _write(path, (*keys, StoredKey(name, scope, digest(key), now)))
+    return key
+
+
+def revoke_key(path: Path, name: str) -> tuple[StoredKey, ...]:
+    """Remove the key ``name``; those that are left. Raises NotFound, ConfigError, OSError."""
+    with _locked(path):
+        keys = read_keys(path)
+        left = tuple(key for key in keys if key.name != name)
+        if len(left) == len(keys):
+            known = ", ".join(key.name for key in keys) or "none at all"
+            raise NotFound(f"There is no key '{name}'; there is {known}.")
+        _write(path, left)
+    return left
+
+
+def _parse(value: Any) -> tuple[StoredKey, ...]:
+    if value["version"] != _VERSION:
+        raise ValueError(f"version {value['version']!r} is of another omlxd")
+    keys = tuple(
+        StoredKey(entry["name"], Scope(entry["scope"]), entry["sha256"], float(entry["created_at"]))
+        for entry in value["keys"]
+    )
+    for key in keys:
+        if not _NAME.fullmatch(key.name) or not _DIGEST.fullmatch(key.digest):
+            raise ValueError("a key has no proper name or hash")
+    if len({key.name for key in keys}) != len(keys):
+        raise ValueError("two keys have one name")
+    return keys
+
+
+def _write(path: Path, keys: Sequence[StoredKey]) -> None:
+    entries = [
+        {
+            "name": key.name,
+            "scope": key.scope.value,
+            "sha256": key.digest,
+            "created_at": key.created_at,
+        }
+        for key in keys
+    ]
+    # Made anew with mode 0600 (O_CREAT|O_EXCL|O_NOFOLLOW) and renamed over the old one.
+    write_json(path, {"version": _VERSION, "keys": entries})
+
+
+def _check_safe(path: Path, file: os.stat_result) -> None:
+    mistakes = []
+    if not stat.S_ISREG(file.st_mode):
+        mistakes.append(f"{path}: the key file is not a regular file; remove it")
+    if file.st_uid != os.geteuid():
+        mistakes.append(
+            f"{path}: the key file belongs to another user (uid {file.st_uid}); run this as that "
+            f"user, or: sudo chown {os.geteuid()} '{path}'"
+        )
+    if file.st_mode & 0o077:
+        mistakes.append(
+            f"{path}: other users may read or change the key file "
+            f"(mode {stat.S_IMODE(file.st_mode):04o}): chmod 600 '{path}'"
+        )
+    folder = path.parent.stat()
+    if folder.st_mode & 0o022:
+        mistakes.append(
+            f"{path.parent}: other users may replace the key file in this folder "
+            f"(mode {stat.S_IMODE(folder.st_mode):04o}): chmod 700 '{path.parent}'"
+        )
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _damaged(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        [f"{path}: the key file is damaged ({why}); restore it, or remove it and add keys anew"]
+    )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One writer at a time. The folder is made when missing; a foreign one is refused."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = path.parent.stat().st_uid
+    if owner != os.geteuid():
+        raise ConfigError(
+            [f"{path.parent}: this folder belongs to uid {owner}; run this as that user"]
+        )
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path.with_name(f"{path.name}.lock"), flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
