@@ -2,7 +2,6 @@
 
 import glob
 import tempfile
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,12 +68,11 @@ class MlxLoad:
         except Exception as error:  # whatever a model's own files provoke in mlx-lm
             raise_if_device_lost(error)
             log.warning("model_load_failed", folder=str(self._files.folder), exc_info=True)
-            # Frames in the traceback see the weights and would keep them.
-            traceback.clear_frames(error.__traceback__)
             failure = ModelLoadFailed(
                 f"{self._files.folder} cannot be loaded ({type(error).__name__}: {error}).",
                 folder=str(self._files.folder),
             )
+        # Out here ``error`` is gone: the frames of its traceback would keep the weights.
         self.abandon()
         raise failure
 
