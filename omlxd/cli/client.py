@@ -91,15 +91,38 @@ def is_alive(instance: Mapping[str, Any]) -> bool:
     return True
 
 
+def find_key(url: str | None, home: str | None, environ: Mapping[str, str]) -> str | None:
+    """The API key to send: OMLXD_KEY, else the one that the local daemon left for its own user.
+
+    That one goes to no daemon that was named by its address.
+    """
+    named = environ.get("OMLXD_KEY", "").strip()
+    if named or url or environ.get("OMLXD_URL"):
+        return named or None
+    from omlxd.api.key_file import LOCAL_FILE
+    from omlxd.config.places import places
+
+    where = home or environ.get("OMLXD_HOME") or None
+    try:
+        state = places(Path(where) if where else None, None).state
+        return (state / LOCAL_FILE).read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
 class Daemon:
     """One daemon over HTTP."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self._httpx = _import_httpx()
         self.url = url
         # No proxy and no certificates of the environment: loading them takes longer than asking.
         self._client = self._httpx.Client(
-            base_url=url, timeout=PATIENCE, trust_env=False, verify=url.startswith("https:")
+            base_url=url,
+            headers={} if key is None else {"authorization": f"Bearer {key}"},
+            timeout=PATIENCE,
+            trust_env=False,
+            verify=url.startswith("https:"),
         )
 
     def get(self, path: str) -> Any:
@@ -158,7 +181,8 @@ class Daemon:
 
 def speaking(arguments: argparse.Namespace) -> Daemon:
     """The daemon that the arguments mean. Raises Unreachable."""
-    return Daemon(find_url(arguments.url, arguments.home, os.environ))
+    where = (arguments.url, arguments.home, os.environ)
+    return Daemon(find_url(*where), find_key(*where))
 
 
 def complain(error: Unreachable | Refused) -> int:

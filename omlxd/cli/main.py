@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from omlxd.cli import guard, serve, status
+from omlxd.cli import guard, key, serve, status
 
-GROUPS = (serve, status, guard)
+GROUPS = (serve, status, guard, key)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ def add_arguments(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from omlxd.config.load import load
-    from omlxd.daemon.listen import listen
+    from omlxd.daemon.doors import open_doors
     from omlxd.errors import ConfigError, PortTaken
 
     named = {
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = {key: value for key, value in named.items() if value is not None}
     try:
         config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
-        listener = listen(config.server.host, config.server.port)
+        doors = open_doors(config)
     except ConfigError as error:
         for mistake in error.mistakes:
             print(f"omlxd: {mistake}", file=sys.stderr)
@@ -55,4 +55,4 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_PORT
     from omlxd.daemon.main import serve
 
-    return serve(config, listener)
+    return serve(config, doors)

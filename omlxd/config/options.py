@@ -25,6 +25,17 @@ class ServerOptions:
     port: int = option(
         8484, "Port to listen on; 0 takes a free one (see the instance file).", low=0, high=65535
     )
+    socket: str | None = option(
+        None,
+        "Unix socket to listen on as well, in a folder that only you may enter; at most 103 bytes "
+        "long. Whoever can open it needs no API key.",
+    )
+    max_connections: int = option(
+        512, "Most connections at a time; further ones get 503.", low=8, high=10_000
+    )
+    head_timeout: Seconds = option(
+        20.0, "How long a client may take to send the headers of a request.", low=1
+    )
     drain_limit: Seconds = option(
         20.0, "How long running requests may go on after a stop was asked for.", low=0
     )

@@ -4,7 +4,6 @@ import asyncio
 import faulthandler
 import os
 import signal
-import socket
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import structlog
 
 from omlxd.config.load import Config
+from omlxd.daemon.doors import Doors
 from omlxd.daemon.instance import Instance, announce, new_instance, withdraw
 from omlxd.daemon.logs import configure
 from omlxd.errors import ShuttingDown
@@ -22,16 +22,17 @@ EXIT_RESTART = 75
 """Something died; whoever supervises us should start us again (EX_TEMPFAIL of sysexits.h)."""
 
 
-def serve(config: Config, listener: socket.socket) -> int:
-    """Run the daemon on ``listener`` until it is asked to stop; the exit code."""
+def serve(config: Config, doors: Doors) -> int:
+    """Run the daemon behind ``doors`` until it is asked to stop; the exit code."""
     faulthandler.enable()
     configure(config.log)
-    instance = new_instance(listener)
+    instance = new_instance(doors.tcp)
     announce(instance, config.places.state)
     log.info("listening", url=instance.url, instance=instance.id, version=instance.version)
     try:
-        return asyncio.run(Daemon(config, listener, instance).run())
+        return asyncio.run(Daemon(config, doors, instance).run())
     finally:
+        doors.leave()
         withdraw(instance, config.places.state)
 
 
@@ -48,9 +49,9 @@ class _Countdown:
 class Daemon:
     """One run: parts are made in ``_build``, and end in the opposite order."""
 
-    def __init__(self, config: Config, listener: socket.socket, instance: Instance) -> None:
+    def __init__(self, config: Config, doors: Doors, instance: Instance) -> None:
         self._config = config
-        self._listener = listener
+        self._doors = doors
         self._instance = instance
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -64,7 +65,7 @@ class Daemon:
         # Imported here: the port listens by now, and these take most of the start.
         from omlxd.daemon.parts import build
 
-        parts = build(self._config, self._listener, self._instance, on_death=self._thread_died)
+        parts = build(self._config, self._doors, self._instance, on_death=self._thread_died)
         self._spawn("http", parts.server.serve())
         await parts.server.accepting()
         log.info("answering", after=round(time.time() - self._instance.started_at, 3))
@@ -102,6 +103,7 @@ class Daemon:
         code = 0 if self._died is None else EXIT_RESTART
         log.info("stopped", code=code, died=self._died)
         if not engine_left or not http.done():
+            self._doors.leave()
             withdraw(self._instance, self._config.places.state)
             os._exit(code)
         return code

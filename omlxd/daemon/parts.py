@@ -1,7 +1,6 @@
 """Builds every part of the daemon and hands each what it needs; nothing runs yet."""
 
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,11 +8,14 @@ from pathlib import Path
 
 from omlxd.api.app import create_app
 from omlxd.api.guard_view import status_keys
+from omlxd.api.keys import KeyRing
 from omlxd.api.open_requests import OpenRequests
 from omlxd.api.services import Identity, Services
 from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.tokenizer import load_tokenizer
 from omlxd.config.load import Config
+from omlxd.daemon.connection import ConnectionLimits
+from omlxd.daemon.doors import Doors
 from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
 from omlxd.daemon.instance import Instance
 from omlxd.daemon.life import Life
@@ -40,7 +42,7 @@ class Parts:
 
 def build(
     config: Config,
-    listener: socket.socket,
+    doors: Doors,
     instance: Instance,
     *,
     on_death: Callable[[BaseException], None],
@@ -92,9 +94,16 @@ def build(
             open_requests=open_requests,
             guard=guard.control,
             guard_status=lambda: status_keys(guard.control),
+            keys=KeyRing(
+                doors.keys,
+                extra=[] if doors.local_key is None else [doors.local_key],
+                open_when_empty=doors.on_loopback,
+            ),
         )
     )
-    return Parts(engine, pool, host, guard, life, HttpServer(app, listener))
+    limits = ConnectionLimits(config.server.max_connections, config.server.head_timeout)
+    server = HttpServer(app, doors.listeners, limits)
+    return Parts(engine, pool, host, guard, life, server)
 
 
 def _identity(instance: Instance) -> Identity:

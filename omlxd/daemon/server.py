@@ -1,12 +1,14 @@
-"""uvicorn on a socket that listens already, with its signal handling left to the daemon."""
+"""uvicorn on sockets that listen already, with its signal handling left to the daemon."""
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import uvicorn
+
+from omlxd.daemon.connection import ConnectionLimits, connections_within
 
 HEADER_LIMIT = 64 * 1024
 KEEP_ALIVE_SECONDS = 30
@@ -30,11 +32,13 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """The HTTP server of one application."""
 
-    def __init__(self, app: Any, listener: socket.socket) -> None:
+    def __init__(
+        self, app: Any, listeners: Sequence[socket.socket], limits: ConnectionLimits
+    ) -> None:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=connections_within(limits),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -47,11 +51,11 @@ class HttpServer:
                 h11_max_incomplete_event_size=HEADER_LIMIT,
             )
         )
-        self._listener = listener
+        self._listeners = list(listeners)
 
     async def serve(self) -> None:
         """Serve until ``stop``; returns when connections are closed."""
-        await self._server.serve(sockets=[self._listener])
+        await self._server.serve(sockets=self._listeners)
 
     async def accepting(self) -> None:
         """Return once requests are answered."""
