@@ -109,12 +109,12 @@ def filter_dynamic(
     """(median of the last three raw terms, next filter): one odd sample decides nothing.
 
     Samples of one burst count once. Of two samples the higher one stands, since an odd low
-    one would evict. An unknown term stays unknown.
+    one would evict. An unknown term stays unknown, and the samples before it stay.
     """
     if kept.tier is not tier:
         kept = DynamicFilter(tier)
     if value is None:
-        return None, DynamicFilter(tier)
+        return None, kept
     if kept.last_at is None or at - kept.last_at >= BURST:
         kept = DynamicFilter(tier, (*kept.samples, value)[-MEDIAN_SAMPLES:], at)
     ordered = sorted(kept.samples)

@@ -323,6 +323,9 @@ def test_a_new_tier_starts_its_own_samples() -> None:
     assert filter_dynamic(kept, Tier.AGGRESSIVE, 40, 0.1)[0] == 40
 
 
-def test_an_unknown_sample_is_unknown_and_forgets_the_old_ones() -> None:
-    kept = DynamicFilter(Tier.SAFE, (10, 10, 10), 0.0)
-    assert filter_dynamic(kept, Tier.SAFE, None, 1.0) == (None, DynamicFilter(Tier.SAFE))
+def test_a_failed_sample_is_unknown_and_the_next_is_still_filtered() -> None:
+    """one odd sample (another app's spike) never evicts or aborts"""
+    kept = DynamicFilter(Tier.SAFE, (50, 50, 50), 0.0)
+    failed, kept = filter_dynamic(kept, Tier.SAFE, None, 1.0)
+    assert failed is None
+    assert filter_dynamic(kept, Tier.SAFE, 3, 2.0)[0] == 50
