@@ -1,0 +1,42 @@
+"""Daemons under attack: a shared one without keys, and those of a test's own."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemon import DaemonProcess, link_models
+from tests.support.tiny_models import tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
+
+
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[DaemonProcess]:
+    """One daemon for all attacks; it must survive them and stop cleanly."""
+    home = tmp_path_factory.mktemp("daemon")
+    link_models(home, tiny)
+    with DaemonProcess(home, "--log-level", "debug") as running:
+        yield running
+        assert running.stop() == 0
+        assert not running.events("request_failed"), running.tail()
+
+
+MakeDaemon = Callable[..., DaemonProcess]
+
+
+@pytest.fixture
+def make_daemon(tmp_path: Path) -> Iterator[MakeDaemon]:
+    with ExitStack() as stack:
+
+        def make(*arguments: str, models: tuple[Path, ...] = (), **options: Any) -> DaemonProcess:
+            home = options.pop("home", tmp_path / "home")
+            link_models(home, *models)
+            return stack.enter_context(DaemonProcess(home, *arguments, **options))
+
+        yield make
