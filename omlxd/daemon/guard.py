@@ -124,6 +124,7 @@ class Guard:
             ceilings=entry.decision.ceilings,
             paused=entry.decision.paused,
             enforce=self.settings.in_force.policy.enforce,
+            reading=reading,
         )
 
     def _activity(self) -> Activity:
