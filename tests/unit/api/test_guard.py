@@ -1,0 +1,283 @@
+"""The memory guard over HTTP: what it shows, what it takes, what it refuses."""
+
+import errno
+import json
+from collections.abc import AsyncIterator
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from omlxd.api.app import create_app
+from omlxd.api.guard_view import status_keys
+from omlxd.enforcer.settings import From
+from omlxd.policy.describe import FORMATTED, GuardStatus
+from omlxd.policy.readings import ModelView
+from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.units import GiB
+from tests.support.asgi import Call, get
+from tests.support.fake_guard import FakeGuard
+from tests.support.fake_pool import World
+
+PATH = "/v1/memory-guard"
+
+
+def app_of(guard: FakeGuard) -> ASGIApp:
+    services = replace(
+        World().services(),
+        guard=guard.control,
+        guard_status=lambda: status_keys(guard.control),
+    )
+    return create_app(services)
+
+
+@pytest.fixture
+async def guard() -> AsyncIterator[FakeGuard]:
+    async with FakeGuard().running() as running:
+        yield running
+
+
+async def put(guard: FakeGuard, body: Any) -> Call:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await Call(app_of(guard), "PUT", PATH, body=raw).end()
+
+
+async def show(guard: FakeGuard) -> Any:
+    call = await get(app_of(guard), PATH).end()
+    assert call.status == 200
+    return call.json
+
+
+async def test_the_answer_names_value_and_origin_of_every_key(guard: FakeGuard) -> None:
+    body = await show(guard)
+    assert body["policy"]["tier"] == {"value": "balanced", "set": "balanced", "origin": "default"}
+    assert body["policy"]["soft_threshold"] == {"value": 0.9, "set": None, "origin": "default"}
+    assert body["running"]
+    assert not body["monitor"]
+    assert body["level"] == "ok"
+    assert body["usage_bytes"] == GiB
+    assert body["ceiling"]["binding"] == "dynamic"
+    assert body["ceiling"]["terms"]["metal_cap"] is None
+    assert set(body["preview"]) == {"safe", "balanced", "aggressive", "custom"}
+    assert body["preview"]["custom"]["dynamic_bytes"] is None
+    assert body["tick"]["milliseconds"] > 0
+    assert body["poll_interval_seconds"] == 30.0
+
+
+async def test_before_the_first_tick_everything_unknown_is_null() -> None:
+    guard = FakeGuard()
+    body = await show(guard)
+    assert not body["running"]
+    assert body["level"] is None
+    assert body["usage_bytes"] is None
+    assert body["ceiling"]["bytes"] is None
+    assert body["preview"] is None
+    assert body["decisions"] == []
+    assert body["readings"]["footprint"] is None
+    status = (await get(app_of(guard), "/status").end()).json
+    assert status["enabled"] is False
+    assert status["ceiling_bytes"] == 0
+    assert status["ceiling"]["bytes"] is None
+
+
+async def test_status_has_exactly_the_reference_keys_at_top_level(guard: FakeGuard) -> None:
+    """[R] the keys of the reference's ``get_status()`` at top level, same names and units."""
+    status = (await get(app_of(guard), "/status").end()).json
+    flat = {f.name for f in fields(GuardStatus)} | {f"{name}_formatted" for name in FORMATTED}
+    objects = {"ceiling", "readings", "cache", "models", "requests", "server"}
+    assert set(status) == flat | objects | {"parameters"}
+    for name in flat:
+        assert isinstance(status[name], bool | int | float | str), name
+    assert status["enabled"] is True
+    assert status["pressure_level"] == "ok"
+    assert status["current_formatted"] == "1.0GB"
+
+
+async def test_readings_have_source_and_age_and_null_for_unknown() -> None:
+    guard = FakeGuard()
+    guard.degraded = ("host_statistics64: error 5",)
+    async with guard.running():
+        guard.now += 2.5
+        readings = (await show(guard))["readings"]
+    assert readings["footprint"] == {"value": GiB, "source": None, "age_seconds": 2.5}
+    assert readings["graphics_footprint"] is None
+    assert readings["active"]["value"] == 0
+    assert readings["degraded"] == ["host_statistics64: error 5"]
+
+
+async def test_a_change_is_in_force_and_stored_when_it_is_answered(guard: FakeGuard) -> None:
+    call = await put(guard, {"tier": "custom", "custom_ceiling_gb": 10})
+    assert call.status == 200
+    assert call.json["ceiling"]["bytes"] == 10 * GiB
+    assert call.json["ceiling"]["binding"] == "custom"
+    assert call.json["policy"]["custom_ceiling_gb"]["origin"] == "api"
+    assert guard.stored == {"tier": "custom", "custom_ceiling_gb": 10.0}
+    assert guard.ticks >= 2
+
+
+async def test_null_returns_a_key_to_what_is_below_the_api(guard: FakeGuard) -> None:
+    await put(guard, {"tier": "safe"})
+    body = (await put(guard, {"tier": None})).json
+    assert body["policy"]["tier"] == {"value": "balanced", "set": "balanced", "origin": "default"}
+    assert guard.stored == {}
+
+
+async def test_switched_off_alone_there_is_no_ceiling(guard: FakeGuard) -> None:
+    body = (await put(guard, {"enabled": False})).json
+    assert body["ceiling"]["bytes"] is None
+    assert body["level"] == "ok"
+    status = (await get(app_of(guard), "/status").end()).json
+    assert status["enabled"] is False
+    assert status["ceiling_bytes"] == 0
+
+
+async def test_a_ceiling_that_another_tier_ignores_is_refused(guard: FakeGuard) -> None:
+    """T04."""
+    call = await put(guard, {"custom_ceiling_gb": 60})
+    assert call.status == 400
+    assert call.error["param"] == "custom_ceiling_gb"
+    assert "'balanced'" in call.error["message"]
+    assert guard.stored == {}
+
+
+async def test_a_clamped_ceiling_is_reported_with_its_cause(guard: FakeGuard) -> None:
+    """T05."""
+    body = (await put(guard, {"tier": "custom", "custom_ceiling_gb": 100})).json
+    (clamp,) = body["clamps"]
+    assert clamp["cause"] == "ram_reserve"
+    assert clamp["asked"] == 100 * GiB
+    assert clamp["effective"] == body["ceiling"]["bytes"] == 62 * GiB
+
+
+async def test_the_metal_cap_is_reported_and_values_under_it_are_taken() -> None:
+    """T05."""
+    guard = FakeGuard()
+    guard.device_cap = 48 * GiB
+    async with guard.running():
+        body = (await put(guard, {"tier": "custom", "custom_ceiling_gb": 60})).json
+        assert [clamp["cause"] for clamp in body["clamps"]] == ["metal_cap"]
+        assert body["ceiling"]["binding"] == "metal_cap"
+        body = (await put(guard, {"custom_ceiling_gb": 40})).json
+        assert body["clamps"] == []
+        assert body["ceiling"]["bytes"] == 40 * GiB
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"[]", None),
+        (b"null", None),
+        (b'"tier"', None),
+        (b"", None),
+        (b"{", None),
+        (b"\xff\xfe{}", None),
+        (b"[" * 100_000, None),
+        (b'{"teir": "safe"}', "teir"),
+        (b'{"tier": "bold"}', "tier"),
+        (b'{"tier": "safe", "tier": "custom"}', "tier"),
+        (b'{"soft_threshold": NaN}', "soft_threshold"),
+        (b'{"hard_threshold": Infinity}', "hard_threshold"),
+        (b'{"custom_ceiling_gb": -Infinity}', "custom_ceiling_gb"),
+        (b'{"custom_ceiling_gb": 1e999}', "custom_ceiling_gb"),
+        (b'{"tier": "custom", "custom_ceiling_gb": 1e308}', "custom_ceiling_gb"),
+        (b'{"custom_ceiling_gb": 1' + b"0" * 400 + b"}", "custom_ceiling_gb"),
+        (b'{"custom_ceiling_gb": 1' + b"0" * 5000 + b"}", None),
+        (b'{"custom_ceiling_gb": 0}', "custom_ceiling_gb"),
+        (b'{"custom_ceiling_gb": true}', "custom_ceiling_gb"),
+        (b'{"soft_threshold": 0.99}', "soft_threshold"),
+        (b'{"soft_threshold": 0.9, "hard_threshold": 0.9}', "soft_threshold"),
+        (b'{"soft_threshold": 2}', "soft_threshold"),
+        (b'{"enabled": 1}', "enabled"),
+        (b'{"prefill_min_chunk_tokens": 0}', "prefill_min_chunk_tokens"),
+    ],
+)
+async def test_a_wrong_body_is_refused_by_name_and_changes_nothing(
+    guard: FakeGuard, body: bytes, param: str | None
+) -> None:
+    call = await put(guard, body)
+    assert call.status == 400, call.text
+    assert call.error["param"] == param
+    assert call.error["message"]
+    assert guard.stored == {}
+    assert (await show(guard))["policy"]["tier"]["value"] == "balanced"
+
+
+async def test_a_key_fixed_by_the_environment_is_a_conflict() -> None:
+    guard = FakeGuard(GuardPolicy(tier=Tier.SAFE), origins={"tier": From.ENVIRONMENT})
+    async with guard.running():
+        call = await put(guard, {"tier": "aggressive"})
+        assert (call.status, call.error["code"]) == (409, "setting_locked")
+        assert "OMLXD_GUARD_TIER" in call.error["message"]
+        assert (await show(guard))["policy"]["tier"]["origin"] == "environment"
+
+
+async def test_a_store_that_cannot_be_written_is_an_error_and_nothing_changes(
+    guard: FakeGuard,
+) -> None:
+    guard.store_error = OSError(errno.ENOSPC, "No space left on device")
+    call = await put(guard, {"tier": "safe"})
+    assert (call.status, call.error["code"]) == (500, "state_unwritable")
+    assert "No space left" in call.error["message"]
+    assert (await show(guard))["policy"]["tier"]["value"] == "balanced"
+
+
+async def test_web_pages_of_others_may_not_change_it(guard: FakeGuard) -> None:
+    app = app_of(guard)
+    body = b'{"enabled": false}'
+    stranger = [("origin", "http://evil.example")]
+    assert (await Call(app, "PUT", PATH, body=body, headers=stranger).end()).status == 403
+    assert (await Call(app, "PUT", PATH, body=body, host="evil.example").end()).status == 403
+    plain = await Call(app, "PUT", PATH, body=body, content_type="text/plain").end()
+    assert plain.status == 415
+    assert (await show(guard))["policy"]["enabled"]["value"] is True
+
+
+async def test_decisions_tell_what_was_done_and_what_it_freed() -> None:
+    guard = FakeGuard(GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=10 * GiB))
+    guard.models = tuple(
+        ModelView(name, 2 * GiB, 0, False, 0, False, at) for name, at in (("a", 1), ("b", 2))
+    )
+    guard.footprint = int(9.2 * GiB)
+    async with guard.running():
+        decisions = (await show(guard))["decisions"]
+    (first, last) = decisions
+    assert first["level"] == "soft"
+    assert first["admission_paused"]
+    assert first["actions"] == [
+        {
+            "action": "unload",
+            "model_id": "a",
+            "bytes": 2 * GiB,
+            "accepted": True,
+            "freed_bytes": 2 * GiB,
+            "in_flight": False,
+        }
+    ]
+    assert first["binding"] == "custom"
+    assert first["reading"]["footprint"] == int(9.2 * GiB)
+    assert last["level"] == "ok"
+
+
+async def test_events_replay_then_follow_and_end_with_the_guard() -> None:
+    guard = FakeGuard()
+    async with guard.running():
+        stream = get(app_of(guard), f"{PATH}/events").start()
+        await stream.until_text('"number":1')
+        await guard.control.change({"tier": "custom", "custom_ceiling_gb": 1})
+        await stream.until_text('"level":"hard"')
+    await stream.end()
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    *events, done = stream.events
+    assert done == "[DONE]"
+    numbers = [event["number"] for event in events]
+    assert numbers == sorted(set(numbers))
+    assert events[-1]["level"] == "hard"
+
+
+async def test_a_follower_who_leaves_is_let_go(guard: FakeGuard) -> None:
+    stream = get(app_of(guard), f"{PATH}/events").start()
+    await stream.until_text('"number":1')
+    stream.leave()
+    await stream.end()
+    assert not guard.enforcer.record._listeners
