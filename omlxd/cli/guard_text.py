@@ -53,8 +53,10 @@ def _usage(guard: Mapping[str, Any]) -> list[str]:
     if total is None:
         return [f"  {size(used)} in use"]
     bounds = ceiling["bounds"]
+    custom = guard["policy"]["tier"]["value"] == "custom"
+    names = {"dynamic": "custom"} if custom else {}
     terms = ", ".join(
-        f"{name.replace('_', ' ')} {size(value)}"
+        f"{names.get(name, name).replace('_', ' ')} {size(value)}"
         for name, value in ceiling["terms"].items()
         if value is not None
     )

@@ -1,0 +1,76 @@
+"""Finding the daemon."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from omlxd.cli.client import Unreachable, address_of, find_url
+
+GONE = 2**22 + 1
+"""Above the largest process id of Linux and macOS."""
+
+
+def leave(home: Path, **record: object) -> None:
+    (home / "state").mkdir(parents=True, exist_ok=True)
+    (home / "state" / "instance.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("named", "url"),
+    [
+        ("http://mac:1", "http://mac:1"),
+        ("http://mac:1/", "http://mac:1"),
+        ("http://mac:1/v1", "http://mac:1"),
+        ("mac:1", "http://mac:1"),
+        ("https://mac", "https://mac"),
+    ],
+)
+def test_a_named_address_is_taken_as_people_write_it(named: str, url: str) -> None:
+    assert find_url(named, None, {}) == url
+    assert find_url(None, None, {"OMLXD_URL": named}) == url
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    assert find_url("http://a:1", None, {"OMLXD_URL": "http://b:1"}) == "http://a:1"
+
+
+def test_else_the_instance_file_of_the_home_is_read(tmp_path: Path) -> None:
+    leave(tmp_path, pid=os.getpid(), host="127.0.0.1", port=5)
+    assert find_url(None, str(tmp_path), {}) == "http://127.0.0.1:5"
+    assert find_url(None, None, {"OMLXD_HOME": str(tmp_path)}) == "http://127.0.0.1:5"
+
+
+def test_without_an_instance_file_it_says_that_nothing_runs(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match=r"omlxd is not running .*omlxd serve"):
+        find_url(None, str(tmp_path), {})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])
+def test_a_damaged_instance_file_is_as_none(tmp_path: Path, text: str) -> None:
+    leave(tmp_path)
+    (tmp_path / "state" / "instance.json").write_text(text)
+    with pytest.raises(Unreachable, match="not running"):
+        find_url(None, str(tmp_path), {})
+
+
+@pytest.mark.parametrize("pid", [GONE, 0, -1, None, "7"])
+def test_an_instance_file_of_a_dead_process_is_stale(tmp_path: Path, pid: object) -> None:
+    leave(tmp_path, pid=pid, host="127.0.0.1", port=5)
+    with pytest.raises(Unreachable, match="is gone"):
+        find_url(None, str(tmp_path), {})
+
+
+def test_a_daemon_that_has_not_opened_its_port_is_said_to_start(tmp_path: Path) -> None:
+    leave(tmp_path, pid=os.getpid(), url=None)
+    with pytest.raises(Unreachable, match="has not opened its port yet"):
+        find_url(None, str(tmp_path), {})
+
+
+def test_addresses_of_every_interface_are_reached_by_loopback() -> None:
+    assert address_of({"host": "0.0.0.0", "port": 1}) == "http://127.0.0.1:1"
+    assert address_of({"host": "::", "port": 1}) == "http://[::1]:1"
+    assert address_of({"host": "::1", "port": 1}) == "http://[::1]:1"
+    assert address_of({"url": "http://x:2", "host": "y", "port": 1}) == "http://x:2"
+    assert address_of({}) is None

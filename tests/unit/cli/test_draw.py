@@ -1,0 +1,69 @@
+import pytest
+
+from omlxd.cli.draw import BAR, bar, duration, percent, size, table
+from omlxd.units import GiB
+
+
+@pytest.mark.parametrize(
+    ("used", "marks", "drawn"),
+    [
+        (0, (), "-" * BAR),
+        (5, (), "#" * 15 + "-" * 15),
+        (10, (), "#" * BAR),
+        (None, (), "-" * BAR),
+        (0, (9,), "-" * 27 + "|--"),
+        (10, (9, 10), "#" * 27 + "|#|"),
+        (0, (None,), "-" * BAR),
+    ],
+)
+def test_a_bar_is_filled_in_proportion_with_a_stroke_at_each_mark(
+    used: int | None, marks: tuple[int | None, ...], drawn: str
+) -> None:
+    assert bar(used, 10, marks) == f"[{drawn}]"
+
+
+def test_a_bar_that_is_over_says_so_and_keeps_its_width() -> None:
+    drawn = bar(30, 10, (9,))
+    assert drawn.endswith(">")
+    assert len(drawn) == BAR + 2
+
+
+@pytest.mark.parametrize("ceiling", [None, 0])
+def test_without_a_ceiling_there_is_no_bar(ceiling: int | None) -> None:
+    assert bar(5, ceiling, (1,)) == ""
+
+
+def test_columns_are_as_wide_as_they_must_be_and_numbers_right_aligned() -> None:
+    assert table(("NAME", ">N", ""), [("a", "1", "x"), ("longer", "20", "")]) == [
+        "  NAME     N",
+        "  a        1  x",
+        "  longer  20",
+    ]
+    assert table(("NAME",), []) == ["  NAME"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m 00s"),
+        (192, "3m 12s"),
+        (3600, "1h 00m"),
+        (18120, "5h 02m"),
+        (86400, "1d 00h"),
+    ],
+)
+def test_durations_have_two_units(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_unknown_is_a_dash_and_zero_is_zero() -> None:
+    assert (size(None), size(0), size(GiB)) == ("-", "0B", "1.0GB")
+    assert (percent(None, 1), percent(1, None), percent(1, 0), percent(0, 4)) == (
+        "-",
+        "-",
+        "-",
+        "0%",
+    )
