@@ -72,6 +72,8 @@ class Device:
     def load(self, record: ModelRecord, reserve: int, now: float) -> None:
         """From Queued to Loading; ends in Ready, Failed or Absent."""
         record.happen(Started(now))
+        # The admission counted what the allocator pools as free.
+        self._ports.engine.reclaim(when_idle=False)
         ticket = self._ports.engine.load(record.id, record.model.path)
         record.ticket = ticket
         before = self._ports.usage() if self._quiet() else None

@@ -52,6 +52,9 @@ def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
     state = record.state
     if not isinstance(state, Failed) or now >= state.retry_at:
         return None
+    if isinstance(state.why, ModelTooLarge | InsufficientMemory):
+        # Nothing was tried, so nothing has to recover: it is judged anew.
+        return None
     return told_again(state.why, retry_after=state.retry_at - now)
 
 

@@ -274,8 +274,13 @@ class EnginePool:
         await self._settings_file.flush()
 
     async def rescan(self) -> Catalog:
-        """Look at all roots again; returns when all were read or ran out of time."""
-        return await self._scanner.scan()
+        """Look at all roots again; returns when all were read or ran out of time.
+
+        Failed loads are forgotten, since who asks for it may have mended what was wrong.
+        """
+        catalog = await self._scanner.scan()
+        self._residency.forget_failures()
+        return catalog
 
     def _measured(self, model: CatalogModel, size: int) -> None:
         if self._sizes.note(model, size):

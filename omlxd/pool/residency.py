@@ -77,6 +77,13 @@ class Residency:
             preload=bool(settings.pinned),
         )
 
+    def forget_failures(self) -> None:
+        for record in self.records.values():
+            record.failures = 0
+            if isinstance(record.state, Failed):
+                record.happen(GivenUp())
+        self.advance()
+
     # Requests
 
     def next_number(self) -> int:
@@ -166,8 +173,9 @@ class Residency:
         if record.gone:
             del self.records[record.id]
             return
+        # Requests are turned away on arrival while a failure is fresh; here a preload waits.
         cooling = isinstance(record.state, Failed) and now < record.state.retry_at
-        if record.wanted and not cooling:
+        if record.waiting or (record.preload and not cooling):
             record.happen(Wanted(now))
 
     def _follow_disk(self, record: ModelRecord) -> None:

@@ -172,6 +172,26 @@ async def test_a_pinned_model_never_makes_room() -> None:
     assert house.engine.resident == {"a"}
 
 
+async def test_a_preload_without_room_is_tried_again_and_a_request_is_judged_anew() -> None:
+    options = PoolOptions(settings={"a": ModelSettings(pinned=True)}, retry_first=10.0)
+    machine = FakeMachine(ROOM)
+    machine.others = 100 * MiB
+    house = House(options=options, machine=machine)
+    house.show(a_model("a", size=100 * MiB))
+    house.engine.sizes["a"] = 100 * MiB
+    await settle()
+    status = house.status("a")
+    assert (status.state, status.problem.code) == ("failed", "insufficient_memory")
+    use = house.use("a")
+    await settle()
+    assert isinstance(use.error, InsufficientMemory)
+    machine.others = 0
+    use = house.use("a")
+    await settle()
+    assert use.lease is not None
+    await use.done()
+
+
 async def test_two_loads_are_never_promised_the_same_memory() -> None:
     house = two_models(auto=False)
     first, second = house.use("a", "1"), house.use("b", "2")
@@ -258,6 +278,45 @@ async def test_memory_that_never_shows_as_free_is_waited_for_only_so_long() -> N
     assert not unloading.done()
     await house.time.pass_by(1)
     assert await unloading == 30 * MiB
+
+
+async def test_residue_of_what_was_unloaded_for_a_load_does_not_refuse_it() -> None:
+    """The footprint still shows the old model; the allocator says that it is gone."""
+    house = two_models(options=PoolOptions(settle_limit=5.0))
+    machine = house.machine
+    assert machine is not None
+    await house.pool.load("a")
+    house.engine.on_unload = machine.keep
+    use = house.use("b")
+    await house.time.pass_by(6)
+    assert machine.usage() > ROOM
+    assert use.lease is not None
+    await use.done()
+
+
+async def test_no_more_models_are_drained_than_it_takes() -> None:
+    house = House(
+        a_model("a", size=60 * MiB),
+        a_model("b", size=60 * MiB),
+        a_model("c", size=60 * MiB),
+        machine=FakeMachine(ROOM),
+    )
+    using_a = [house.use("a", "1"), house.use("a", "2")]
+    await house.time.pass_by(1)
+    using_c = house.use("c", "3")
+    await settle()
+    waiting = house.use("b", "4")
+    await house.time.pass_by(40)
+    assert (house.state("a"), house.state("c")) == ("draining", "ready")
+    # Now "c" is the one that was not used for longest.
+    await using_a[0].done()
+    await house.time.pass_by(10)
+    assert (house.state("a"), house.state("c")) == ("draining", "ready")
+    await using_a[1].done()
+    await settle()
+    assert waiting.lease is not None
+    await waiting.done()
+    await using_c.done()
 
 
 async def test_an_unload_gives_the_heap_back() -> None:

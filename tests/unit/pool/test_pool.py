@@ -142,6 +142,8 @@ async def test_a_drain_ends_at_its_deadline_by_abort() -> None:
     await house.time.pass_by(1)
     assert [model for model, _ in house.engine.aborts] == ["m"]
     assert isinstance(house.engine.aborts[0][1], ModelUnloading)
+    with pytest.raises(ModelUnloading):
+        use.lease.submit("late")
     await unloading
     assert house.state("m") == "absent"
     await use.done()
@@ -223,6 +225,23 @@ async def test_a_failure_never_shows_where_the_files_are() -> None:
     assert use.error.message == "model.safetensors is truncated."
     problem = house.status("m").problem
     assert (problem.message, problem.file) == (use.error.message, "model.safetensors")
+
+
+async def test_a_rescan_by_request_forgets_failures() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    house.engine.tickets[0].fail(ModelLoadFailed("no"))
+    await settle()
+    assert use.error is not None
+    catalog = await house.pool.rescan()
+    assert catalog.roots == ()
+    house.show(a_model("m"))
+    assert house.state("m") == "absent"
+    again = house.use("m")
+    await settle()
+    assert house.engine.loads_of("m") == 2
+    again.task.cancel()
 
 
 async def test_pauses_after_failures_double_up_to_a_limit() -> None:
