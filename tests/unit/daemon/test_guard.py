@@ -1,0 +1,248 @@
+"""The guard as the daemon composes it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from omlxd.config.load import load
+from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
+from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
+from omlxd.enforcer.options import WiredLimit
+from omlxd.enforcer.settings import From, GuardSettings
+from omlxd.errors import OmlxdError
+from omlxd.host.clock import SleepWatch
+from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
+from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.units import GiB
+
+CUSTOM = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=10 * GiB)
+
+
+class FakeMachine:
+    """Host, engine and pool in one, as far as the guard touches them."""
+
+    name = "fake"
+    info = SimpleNamespace(recommended_working_set=None, own_memory=False)
+
+    def __init__(self, policy: GuardPolicy = CUSTOM) -> None:
+        self.now = 100.0
+        self.used = GiB
+        self.total = 64 * GiB
+        self.kernel_limit: int | None = 0
+        self.open = 0
+        self.models: tuple[ModelView, ...] = ()
+        self.idle_checks = 0
+        self.failed: list[OmlxdError] = []
+        settings = GuardSettings(policy, {}, {}, lambda values: None)
+        around: Any = Surroundings(
+            host=self,
+            eyes=HostEyes(self, SleepWatch(lambda: 0.0, lambda: 0.0), lambda: None),
+            runtime=RuntimeEyes(self, lambda: self.now, lambda: False),  # type: ignore[arg-type]
+            engine=self,  # type: ignore[arg-type]
+            pool=self,  # type: ignore[arg-type]
+            open_requests=lambda: self.open,
+            clock=lambda: self.now,
+        )
+        self.guard = Guard(settings, around, queue_deadline=300.0)
+
+    # The host
+
+    def read(self, now: float) -> MemoryReading:
+        free = 40 * GiB
+        return MemoryReading(
+            now, self.total, footprint=self.used, free=free, inactive=0, active=0, external=0
+        )
+
+    def footprint(self) -> int | None:
+        return self.used
+
+    def total_memory(self) -> int:
+        return self.total
+
+    def wired_limit(self) -> int | None:
+        return self.kernel_limit
+
+    def release_free_memory(self) -> int | None:
+        return None
+
+    # The engine
+
+    @property
+    def latest_sample(self) -> AllocatorSample:
+        return AllocatorSample(self.now, self.used, 0, self.used)
+
+    async def sample(self) -> AllocatorSample:
+        return self.latest_sample
+
+    def set_limits(self, limits: object) -> None: ...
+
+    def abort(self, model_id: str | None, error: OmlxdError) -> int:
+        return 0
+
+    def reclaim(self, *, when_idle: bool) -> None: ...
+
+    def fail_queued(self, after: float, make_error: Callable[[Any], OmlxdError]) -> int:
+        assert after == 300.0
+        self.failed.append(make_error(SimpleNamespace(age=301.0)))
+        return 1
+
+    # The pool
+
+    def views(self) -> tuple[ModelView, ...]:
+        return self.models
+
+    async def apply(self, action: object, load_error: object) -> None: ...
+
+    def check_idle(self) -> None:
+        self.idle_checks += 1
+
+    async def ticked(self, times: int = 1) -> None:
+        wanted = self.idle_checks + times
+        async with asyncio.timeout(5):
+            while self.idle_checks < wanted:
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def machine() -> FakeMachine:
+    return FakeMachine()
+
+
+async def running(machine: FakeMachine) -> asyncio.Task[None]:
+    task = asyncio.create_task(machine.guard.run())
+    await machine.ticked()
+    return task
+
+
+async def test_arrivals_wake_it_once_in_half_a_poll(machine: FakeMachine) -> None:
+    task = await running(machine)
+    before = machine.idle_checks
+    for _ in range(100):
+        machine.guard.arrived()
+    await machine.ticked()
+    await asyncio.sleep(0)
+    assert machine.idle_checks == before + 1
+    machine.now += 0.6
+    machine.guard.arrived()
+    await machine.ticked()
+    task.cancel()
+
+
+async def test_an_open_request_and_a_busy_model_set_the_pace(machine: FakeMachine) -> None:
+    assert machine.guard.enforcer.interval == 30.0
+    machine.open = 1
+    assert machine.guard.enforcer.interval == 1.0
+    machine.open = 0
+    machine.models = (ModelView("a", GiB, 0, False, 0, False, 1.0),)
+    assert machine.guard.enforcer.interval == 10.0
+    machine.models = (ModelView("a", GiB, 0, False, 0, False, 1.0, loading=True),)
+    assert machine.guard.enforcer.interval == 1.0
+
+
+async def test_admission_of_loads_sees_usage_as_it_is_now(machine: FakeMachine) -> None:
+    assert machine.guard.memory() is None
+    task = await running(machine)
+    machine.now += 20.0
+    machine.used = 3 * GiB
+    memory = machine.guard.memory()
+    assert memory is not None
+    assert memory.usage.bytes == 3 * GiB
+    assert memory.usage.fresh
+    assert memory.ceilings.ceiling == 10 * GiB
+    assert (memory.paused, memory.enforce) == (False, True)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert machine.guard.memory() is None
+
+
+async def test_paused_requests_end_at_their_deadline_and_say_why(machine: FakeMachine) -> None:
+    """Waits in the queue; at its deadline 503 ``memory_pressure``."""
+    task = await running(machine)
+    assert machine.failed == []
+    machine.used = int(9.2 * GiB)
+    machine.now += 1.0
+    machine.guard.enforcer.wake()
+    await machine.ticked()
+    assert [error.code for error in machine.failed] == ["memory_pressure"]
+    assert machine.failed[0].facts["mark"] == "soft"
+    assert machine.failed[0].retry_after is not None
+    task.cancel()
+
+
+async def test_the_start_warns_of_a_clamped_ceiling_and_a_wired_limit() -> None:
+    """T05."""
+    ceiling = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=100 * GiB)
+    machine = FakeMachine(ceiling)
+    machine.kernel_limit = 63 * GiB
+    task = await running(machine)
+    with capture_logs() as logs:
+        await machine.guard.begin()
+    warnings = [log for log in logs if log["log_level"] == "warning"]
+    assert [log["event"] for log in warnings] == ["guard_setting_clamped", "wired_limit_warning"]
+    assert warnings[0]["cause"] == "ram_reserve"
+    task.cancel()
+
+
+def config_of(home: Path, flags: dict[str, Any], environ: dict[str, str]) -> Any:
+    return load(flags, environ, home=str(home))
+
+
+def test_origins_follow_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[guard]\ntier = "custom"\ncustom_ceiling = "8GB"\n')
+    config = config_of(tmp_path, {}, {"OMLXD_GUARD_SOFT_THRESHOLD": "0.8"})
+    in_force = guard_settings(config).in_force
+    assert in_force.policy.custom_ceiling_bytes == 8 * GiB
+    assert in_force.origins["tier"] is From.FILE
+    assert in_force.origins["custom_ceiling_gb"] is From.FILE
+    assert in_force.origins["soft_threshold"] is From.ENVIRONMENT
+    assert in_force.origins["hard_threshold"] is From.DEFAULT
+
+
+def test_what_was_set_survives_a_restart(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {}, {})
+    guard_settings(config).change({"tier": "custom", "custom_ceiling_gb": 12.5})
+    in_force = guard_settings(config).in_force
+    assert in_force.policy.custom_ceiling_bytes == int(12.5 * GiB)
+    assert in_force.origins["tier"] is From.API
+    stored = json.loads((tmp_path / "state" / "guard.json").read_text())
+    assert stored == {"tier": "custom", "custom_ceiling_gb": 12.5}
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", "\x00"])
+def test_a_damaged_file_is_said_and_the_configuration_holds(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state" / "guard.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    with capture_logs() as logs:
+        settings = guard_settings(config_of(tmp_path, {}, {}))
+    assert settings.in_force.policy == GuardPolicy()
+    assert [log["event"] for log in logs] == ["guard_settings_lost"]
+
+
+def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "guard.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    guard_settings(config_of(tmp_path, {}, {}))
+    assert not path.exists()
+    assert len(list(path.parent.glob("guard.json.*"))) == 1
+
+
+def test_nothing_is_wired_unless_asked_for_and_the_machine_is_known() -> None:
+    machine = FakeMachine()
+    machine.kernel_limit = 50 * GiB
+
+    def unreadable() -> Any:
+        raise OSError("no sysctl")
+
+    assert wired_limit_at_start(WiredLimit.OFF, Tier.BALANCED, unreadable) is None
+    assert wired_limit_at_start(WiredLimit.AUTO, Tier.BALANCED, lambda: machine) == 50 * GiB
+    with capture_logs() as logs:
+        assert wired_limit_at_start(WiredLimit.AUTO, Tier.BALANCED, unreadable) is None
+    assert [log["event"] for log in logs] == ["wired_limit_unknown"]
