@@ -1,0 +1,136 @@
+"""What must hold after every tick of the guard, whatever the machine does."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from omlxd.policy.actions import (
+    AbortLoads,
+    AbortRequests,
+    Action,
+    MarkPendingUnload,
+    ReclaimPool,
+    ReturnFreePages,
+    Unload,
+    WalkStoreCap,
+)
+from omlxd.policy.decision import Decision
+from omlxd.policy.pressure import is_over
+from omlxd.policy.readings import ModelView
+from omlxd.policy.tiers import BURST
+from tests.support.simulated_daemon import SimulatedDaemon
+
+GIVING = (Unload, AbortRequests, MarkPendingUnload, AbortLoads)
+"""Actions that take something from somebody."""
+PATIENCE = 2
+"""Polls over the ceiling that may pass without anything being given up."""
+
+
+class Watch:
+    """Attached to a daemon before it starts; what went wrong is in ``broken``."""
+
+    def __init__(self, daemon: SimulatedDaemon) -> None:
+        self.daemon = daemon
+        self.ticks = 0
+        self.broken: list[str] = []
+        self.rules: Counter[str] = Counter()
+        self.deeds: list[tuple[float, Action]] = []
+        """(when, what) of everything that was taken from somebody and accepted."""
+        self._seen = 0
+        self._refused: set[str] = set()
+        self._idle_polls_over = 0
+        self._counted_at: float | None = None
+        daemon.watchers.after_tick.append(self._after_tick)
+        daemon.watchers.before_action.append(self._before_action)
+
+    # Before each action
+
+    def _before_action(self, action: Action, decision: Decision) -> None:
+        views = {view.id: view for view in self.daemon.pool.views()}
+        match action:
+            case Unload(model_id=name):
+                if name in views and views[name].pinned:
+                    self._break(f"pinned '{name}' is to be unloaded")
+            case MarkPendingUnload(model_id=name):
+                if name in views and views[name].pinned:
+                    self._break(f"pinned '{name}' is to be unloaded when it has drained")
+                self._nothing_idle(views.values(), action)
+            case AbortRequests(model_id=None):
+                if not decision.emergency or any(not v.pinned for v in _staying(views.values())):
+                    self._break("everything is aborted outside of the last emergency")
+            case AbortRequests(model_id=name):
+                follows = Unload in {type(other) for other in decision.actions}
+                if not follows:
+                    self._nothing_idle(views.values(), action)
+                    if name in views and views[name].pinned:
+                        self._break(f"requests of pinned '{name}' are ended")
+            case _:
+                pass
+
+    def _nothing_idle(self, views: Iterable[ModelView], action: Action) -> None:
+        """Nothing is aborted while something idle could go."""
+        for view in _staying(views):
+            if not view.busy and not view.pinned and view.id not in self._refused_now():
+                self._break(f"{action} while '{view.id}' is idle")
+
+    def _refused_now(self) -> set[str]:
+        """Models that this tick has asked to leave."""
+        new = self.daemon.watchers.applied[self._seen :]
+        return {action.model_id for action, _, _ in new if isinstance(action, Unload)}
+
+    # After each tick
+
+    def _after_tick(self) -> None:
+        self.ticks += 1
+        now = self.daemon.clock()
+        news, self._seen = (
+            self.daemon.watchers.applied[self._seen :],
+            len(self.daemon.watchers.applied),
+        )
+        deeds = [a for a, _, outcome in news if isinstance(a, GIVING) and outcome.accepted]
+        self.deeds += [(now, deed) for deed in deeds]
+        if self.daemon.enforcer.failures:
+            self._break("a tick failed")
+            return
+        decision = self.daemon.decision
+        self.rules[decision.rule] += 1
+        self._check_over(decision, now, gave=bool(deeds))
+
+    def _check_over(self, decision: Decision, now: float, *, gave: bool) -> None:
+        over = is_over(decision.usage.bytes, decision.ceilings)
+        counted = self._counted_at is None or now - self._counted_at >= BURST
+        if counted:
+            self._counted_at = now
+        if not over or gave or not decision.apply or not self._something_left():
+            self._idle_polls_over = 0
+        elif counted:
+            self._idle_polls_over += 1
+            if self._idle_polls_over > PATIENCE:
+                self._break(f"{self._idle_polls_over} polls over the ceiling: {decision.rule}")
+
+    def _something_left(self) -> bool:
+        """Something that the guard may take and has not asked for yet."""
+        views = self.daemon.pool.views()
+        open_on = {
+            g.model_id for g in self.daemon.engine._ledger.generations.values() if not g.over
+        }
+        unpinned = [v for v in _staying(views) if not v.pinned]
+        if any(not v.busy or v.id in open_on for v in unpinned):
+            return True
+        return not unpinned and any(v.loading and not v.load_aborting for v in views)
+
+    def _break(self, what: str) -> None:
+        self.broken.append(f"{self.daemon.clock():.1f}: {what}")
+
+    # For the tests
+
+    def since(self, at: float) -> list[Action]:
+        return [action for when, action in self.deeds if when >= at]
+
+
+def _staying(views: Iterable[ModelView]) -> list[ModelView]:
+    return [v for v in views if not (v.loading or v.unloading)]
+
+
+def harmless(actions: Iterable[Action]) -> bool:
+    """Nothing is taken from anybody."""
+    return all(isinstance(a, ReclaimPool | ReturnFreePages | WalkStoreCap) for a in actions)

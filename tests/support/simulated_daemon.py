@@ -1,0 +1,347 @@
+"""The core of the daemon, all of it real, on a simulated Mac and in virtual time.
+
+Real: host layer, policy, guard, pool, engine, device worker and its schedulers. The device thread
+is a task that takes its turns as the time of its steps has passed.
+"""
+
+import asyncio
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from queue import Empty
+from typing import Any
+
+import structlog
+
+from omlxd.backend.sequence import SequenceSpec
+from omlxd.daemon.guard import Guard, Surroundings
+from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
+from omlxd.enforcer.ports import GuardPorts
+from omlxd.enforcer.settings import GuardSettings
+from omlxd.engine.handle import Engine, _DeviceThread
+from omlxd.engine.ledger import Ledger
+from omlxd.engine.messages import BackendReady, Event
+from omlxd.engine.options import EngineOptions
+from omlxd.engine.ticket import Answer
+from omlxd.engine.worker import Worker
+from omlxd.errors import OmlxdError
+from omlxd.host.clock import SleepWatch
+from omlxd.host.darwin import DarwinHost
+from omlxd.policy.actions import Action, Outcome
+from omlxd.policy.decision import Decision
+from omlxd.policy.tiers import GuardPolicy
+from omlxd.pool.catalog import CatalogModel, ModelKind, RootScan, RootState, RootStatus, merge
+from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.pool import EnginePool
+from omlxd.pool.protocol import PoolPorts
+from tests.support.simulated_mac import Mac, ModelShape, SimulatedBackend, SimulatedKernel
+
+
+class Inbox:
+    """The device thread's queue, for a device that is a task."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Any] = deque()
+        self.news = asyncio.Event()
+
+    def put(self, command: Any) -> None:
+        self._commands.append(command)
+        self.news.set()
+
+    def get(self, *, block: bool = True) -> Any:
+        if not self._commands:
+            assert not block, "the device would wait without an end"
+            raise Empty
+        return self._commands.popleft()
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+
+class StepwiseEngine(Engine):
+    """The real engine; its device takes turns on the loop, each as long as its steps say."""
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._inbox: Any = Inbox()
+        ledger = Ledger(self._clock, Answer())
+        self._thread = _DeviceThread(ledger, loop, self._thread_left)
+        self.device = asyncio.create_task(self._serve(ledger), name="device")
+
+    async def _serve(self, ledger: Ledger) -> None:
+        backend: Any = self._backend
+        posted: list[Event] = []
+        worker = Worker(
+            backend,
+            self._options,
+            # What a turn has spent so far has passed for the device.
+            lambda: self._clock() + backend.spent,
+            self._inbox,
+            posted.extend,
+        )
+        worker._outbox.append(BackendReady(backend.start()))
+        worker._sample()
+        worker._flush()
+        alive = True
+        while alive:
+            await asyncio.sleep(backend.spent)
+            backend.spent = 0.0
+            ledger.apply(posted)
+            posted.clear()
+            while worker.idle and not len(self._inbox):
+                self._inbox.news.clear()
+                await self._inbox.news.wait()
+            alive = worker.turn()
+        worker._leave()
+        ledger.apply(posted)
+        self._thread._leave(None)
+
+
+@dataclass
+class Tally:
+    """What happened to the requests."""
+
+    finished: int = 0
+    left: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    texts: dict[str, str] = field(default_factory=dict)
+    """The last message of each code."""
+    open: int = 0
+
+
+@dataclass
+class Watchers:
+    """Who is told of ticks and actions, and every action so far with what became of it."""
+
+    after_tick: list[Callable[[], None]] = field(default_factory=list)
+    before_action: list[Callable[[Action, Decision], None]] = field(default_factory=list)
+    applied: list[tuple[Action, Decision, Outcome]] = field(default_factory=list)
+
+
+class WatchedGuard(Guard):
+    """The daemon's guard; every tick and action is seen."""
+
+    def __init__(
+        self, settings: GuardSettings, around: Surroundings, watchers: Watchers, deadline: float
+    ) -> None:
+        self._watchers = watchers
+        super().__init__(settings, around, queue_deadline=deadline)
+
+    def _ports(self) -> GuardPorts:
+        ports = super()._ports()
+
+        async def apply(action: Action, decision: Decision) -> Outcome:
+            for tell in self._watchers.before_action:
+                tell(action, decision)
+            outcome = await ports.apply(action, decision)
+            self._watchers.applied.append((action, decision, outcome))
+            return outcome
+
+        def after_tick() -> None:
+            ports.after_tick()
+            for tell in list(self._watchers.after_tick):
+                tell()
+
+        return replace(ports, apply=apply, after_tick=after_tick)
+
+
+class SimulatedDaemon:
+    """``started()`` inside a virtual loop; the world is changed through ``mac`` and ``kernel``."""
+
+    def __init__(
+        self,
+        total: int,
+        shapes: dict[str, ModelShape],
+        *,
+        policy: GuardPolicy | None = None,
+        pinned: Iterable[str] = (),
+        pool_options: PoolOptions | None = None,
+        engine_options: EngineOptions | None = None,
+        **mac: Any,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.slept = 0.0
+        self.mac = Mac(total, self.clock, **mac)
+        self.kernel = SimulatedKernel(self.mac)
+        self.shapes = shapes
+        paths = {f"/models/{name}": shape for name, shape in shapes.items()}
+        self.backend = SimulatedBackend(self.mac, paths)
+        self.engine = StepwiseEngine(
+            self.backend, engine_options or EngineOptions(), self.clock, on_death=self._died
+        )
+        self.tally = Tally()
+        self.watchers = Watchers()
+        runtime = RuntimeEyes(self.engine, self.clock, lambda: bool(self.engine.requests()))
+        self.host = DarwinHost(
+            runtime.memory(),
+            open_kernel=lambda: self.kernel,  # type: ignore[arg-type, return-value]
+            available=self.kernel.available,
+        )
+        sleep = SleepWatch(self.clock, self._loop.time)
+        eyes = HostEyes(self.host, sleep, lambda: self.enforcer.wake(active=True))
+        options = _with_pins(pool_options or PoolOptions(scan_every=None), pinned)
+        self.pool = EnginePool(
+            options,
+            (),
+            PoolPorts(
+                engine=self.engine,
+                load_tokenizer=lambda path: object(),  # type: ignore[arg-type, return-value]
+                clock=self.clock,
+                wake=lambda: self.enforcer.wake(),
+                usage=self.host.footprint,
+                release_memory=eyes.release_free_memory,
+                memory=lambda: self.guard.memory(),
+            ),
+        )
+        self.settings = GuardSettings(policy or GuardPolicy(), {}, {}, lambda values: None)
+        around = Surroundings(
+            host=self.host,
+            eyes=eyes,
+            runtime=runtime,
+            engine=self.engine,
+            pool=self.pool,
+            open_requests=lambda: self.tally.open,
+            clock=self.clock,
+        )
+        deadline = options.queue_deadline
+        self.guard = WatchedGuard(self.settings, around, self.watchers, deadline)
+        self.enforcer = self.guard.enforcer
+        self.deaths: list[BaseException] = []
+        self._numbers = itertools.count(1)
+        self._running: asyncio.Task[None] | None = None
+
+    def clock(self) -> float:
+        """Goes on while the machine sleeps; the loop's own time does not."""
+        return self._loop.time() + self.slept
+
+    def sleep_machine(self, seconds: float) -> None:
+        """Close the lid for a while."""
+        self.slept += seconds
+
+    async def start(self) -> "SimulatedDaemon":
+        self.engine.start()
+        await self.engine.ready()
+        await self.pool.start()
+        scan = RootScan(RootStatus("/models", RootState.OK), tuple(map(self._model, self.shapes)))
+        self.pool._adopt(merge([scan]))
+        self._running = asyncio.create_task(self.guard.run(), name="guard")
+        await self.guard.begin()
+        return self
+
+    async def stop(self) -> None:
+        """In the daemon's order."""
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        await self.pool.stop()
+        assert await self.engine.stop(60)
+
+    def _model(self, name: str) -> CatalogModel:
+        return CatalogModel(
+            id=name,
+            path=f"/models/{name}",
+            kind=ModelKind.LANGUAGE,
+            model_type="llama",
+            architecture="LlamaForCausalLM",
+            weights_bytes=self.shapes[name].weights,
+            vision_bytes=0,
+            context_length=100_000,
+            quantization=None,
+            fingerprint=name,
+            created=0,
+            config={},
+            generation={},
+        )
+
+    # Clients
+
+    async def ask(
+        self,
+        model: str,
+        *,
+        prompt: int = 100,
+        tokens: int = 20,
+        hold: float = 0.0,
+        deadline: float | None = None,
+    ) -> str:
+        """One request; ``finished`` or the code of its error. ``hold``: the lease is kept so long
+        before and after."""
+        self.tally.open += 1
+        self.guard.arrived()
+        number = next(self._numbers)
+        try:
+            until = None if deadline is None else self.clock() + deadline
+            async with self.pool.acquire(model, request_id=f"r{number}", deadline=until) as lease:
+                await asyncio.sleep(hold)
+                spec = SequenceSpec(f"s{number}", (1,) * prompt, tokens)
+                async for _ in lease.submit(spec):
+                    pass
+                await asyncio.sleep(hold)
+        except OmlxdError as error:
+            self.tally.errors[error.code] += 1
+            self.tally.texts[error.code] = error.message
+            return error.code
+        except asyncio.CancelledError:
+            self.tally.left += 1
+            raise
+        else:
+            self.tally.finished += 1
+            return "finished"
+        finally:
+            self.tally.open -= 1
+
+    # Looking
+
+    def state(self, model: str) -> str:
+        return next(s.state for s in self.pool.statuses() if s.id == model)
+
+    def in_memory(self) -> list[str]:
+        return [view.id for view in self.pool.views()]
+
+    @property
+    def decision(self) -> Decision:
+        entry = self.enforcer.latest
+        assert entry is not None, "no tick yet"
+        return entry.decision
+
+    @property
+    def promised(self) -> int:
+        return self.pool._residency.device.promised()
+
+    async def ticks(self, count: int) -> None:
+        """Let that many ticks pass."""
+        for _ in range(count):
+            over = asyncio.Event()
+            self.watchers.after_tick.append(over.set)
+            await over.wait()
+            self.watchers.after_tick.remove(over.set)
+
+    def _died(self, error: BaseException) -> None:
+        self.deaths.append(error)
+
+
+def _with_pins(options: PoolOptions, pinned: Iterable[str]) -> PoolOptions:
+    wishes = {name: ModelSettings(pinned=True) for name in pinned}
+    return replace(options, settings={**(options.settings or {}), **wishes})
+
+
+class Troubles:
+    """Collects what was logged as an error: in these tests that is always a fault of ours."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def __enter__(self) -> "Troubles":
+        structlog.configure(
+            processors=[structlog.processors.format_exc_info, self._keep],
+            wrapper_class=structlog.make_filtering_bound_logger(40),
+        )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        structlog.reset_defaults()
+
+    def _keep(self, logger: Any, method: str, record: Any) -> Any:
+        self.records.append(dict(record))
+        raise structlog.DropEvent
