@@ -56,9 +56,15 @@ class LoadScene:
 
     @property
     def current(self) -> int:
-        """Bytes in use for this purpose: the largest of what is measured and what is tracked."""
-        measured = self.usage.active if self.evicted and self.usage.fresh else self.usage.bytes
-        return max(measured or 0, self.tracked)
+        """Bytes in use for this purpose: the largest of what is measured and what is tracked.
+
+        What the allocator pools is not in the way: it is given back before a load begins.
+        """
+        usage = self.usage
+        if self.evicted and usage.fresh:
+            return max(usage.active or 0, self.tracked)
+        kept = (usage.bytes or 0) - (usage.pool or 0)
+        return max(kept, usage.active or 0, self.tracked)
 
     @property
     def spare(self) -> tuple[ModelView, ...]:

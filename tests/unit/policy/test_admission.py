@@ -279,3 +279,16 @@ def test_victims_are_the_smallest_harm(models: tuple[ModelView, ...], excess: in
     if len(victims) > 1:
         assert all(m.bytes < excess for m in models)
         assert freed - min(m.bytes for m in victims) < excess
+
+
+def test_what_the_allocator_pools_is_not_in_the_way_of_a_load() -> None:
+    """It is given back before the load begins, so a swollen pool refuses and evicts nothing."""
+    swollen = Usage(bytes=CEILING - 1, active=5 * GiB, pool=80 * GiB, footprint=CEILING - 1)
+    scene = LoadScene((model("a", 5),), swollen)
+    assert plan_load(LoadNeed("new", 10 * GiB), scene, ceilings()) == Admit(10 * GiB)
+
+
+def test_a_pool_of_unknown_size_counts_as_used() -> None:
+    stale = Usage(bytes=CEILING - 1, active=None, pool=None, footprint=CEILING - 1)
+    scene = LoadScene((model("a", 5),), stale)
+    assert isinstance(plan_load(LoadNeed("new", 10 * GiB), scene, ceilings()), Refuse)
