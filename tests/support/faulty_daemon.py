@@ -1,0 +1,101 @@
+"""The daemon with a runtime that can be made to fail: ``python -m tests.support.faulty_daemon``.
+
+While the file named by OMLXD_TEST_FAULT exists, every step of a model's batch raises.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import omlxd.daemon.parts as parts
+from omlxd.__main__ import main
+from omlxd.backend.mlx.backend import MlxBackend
+from omlxd.backend.protocol import Batch, BatchStep, LoadedModel, ModelLoad
+from omlxd.backend.sequence import SequenceSpec
+
+FAULT = Path(os.environ.get("OMLXD_TEST_FAULT", "/nonexistent"))
+
+
+class FaultyBatch:
+    def __init__(self, real: Batch) -> None:
+        self._real = real
+
+    def insert(self, sequence: SequenceSpec) -> None:
+        self._real.insert(sequence)
+
+    def step(self, prefill_chunk: int) -> BatchStep:
+        if FAULT.exists():
+            raise RuntimeError("[METAL] Command buffer execution failed: injected")
+        return self._real.step(prefill_chunk)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        self._real.remove(ids)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    @property
+    def decoding(self) -> int:
+        return self._real.decoding
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._real.cache_bytes
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class FaultyModel:
+    def __init__(self, real: LoadedModel) -> None:
+        self._real = real
+
+    @property
+    def weights_bytes(self) -> int:
+        return self._real.weights_bytes
+
+    @property
+    def vocab_size(self) -> int:
+        return self._real.vocab_size
+
+    @property
+    def cache_kinds(self) -> tuple[str, ...]:
+        return self._real.cache_kinds
+
+    def new_batch(self, *, max_sequences: int, max_prefills: int) -> Batch:
+        real = self._real.new_batch(max_sequences=max_sequences, max_prefills=max_prefills)
+        return FaultyBatch(real)
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class FaultyLoad:
+    def __init__(self, real: ModelLoad) -> None:
+        self._real = real
+
+    @property
+    def total_bytes(self) -> int:
+        return self._real.total_bytes
+
+    @property
+    def loaded_bytes(self) -> int:
+        return self._real.loaded_bytes
+
+    def advance(self) -> LoadedModel | None:
+        loaded = self._real.advance()
+        return None if loaded is None else FaultyModel(loaded)
+
+    def abandon(self) -> None:
+        self._real.abandon()
+
+
+class FaultyBackend(MlxBackend):
+    def begin_load(self, path: str) -> ModelLoad:
+        return FaultyLoad(super().begin_load(path))
+
+
+if __name__ == "__main__":
+    parts.MlxBackend = FaultyBackend  # type: ignore[misc]
+    sys.exit(main())
