@@ -1,0 +1,128 @@
+"""Shapes of the building blocks: what each kind of attention and recurrence keeps.
+
+The formulas are those of mlx-lm's layers: the shapes that they hand to their caches.
+"""
+
+from dataclasses import dataclass
+
+from omlxd.backend.shapes.reader import Config
+from omlxd.policy.footprint import Attention, LayerShape, Scores
+
+STATE_BYTES = 4
+"""Recurrent states are float32 whatever the weights are (mlx_lm.models.gated_delta and ssm)."""
+
+
+def grouped(
+    config: Config,
+    element: int,
+    *,
+    head_size: int | None = None,
+    kv_heads: int | None = None,
+    window: int | None = None,
+    scores: Scores = Scores.BY_SIZE,
+) -> LayerShape:
+    """Multi-head or grouped-query attention: ``2 * kv_heads * head_size`` elements a token."""
+    heads = config.number("num_attention_heads")
+    size = head_size if head_size is not None else own_head_size(config)
+    kept = kv_heads if kv_heads is not None else config.number("num_key_value_heads", heads)
+    return LayerShape(
+        token_bytes=2 * kept * size * element,
+        window=window,
+        attention=Attention(heads, size, size, scores),
+    )
+
+
+def own_head_size(config: Config) -> int:
+    """What the config says, else the hidden size over the heads."""
+    return config.number("head_dim", divided_head_size(config))
+
+
+def divided_head_size(config: Config) -> int:
+    size = config.number("hidden_size") // config.number("num_attention_heads")
+    return max(1, size)
+
+
+def latent(config: Config, element: int, *, nope: str = "qk_nope_head_dim") -> LayerShape:
+    """MLA with absorbed projections (deepseek_v3): ``kv_lora_rank + qk_rope_head_dim`` elements
+    a token for all heads together."""
+    rank, rope = config.number("kv_lora_rank"), config.number("qk_rope_head_dim", zero=True)
+    return LayerShape(
+        token_bytes=(rank + rope) * element,
+        attention=Attention(
+            heads=config.number("num_attention_heads"),
+            key_size=config.number(nope),
+            value_size=config.number("v_head_dim"),
+            latent=True,
+        ),
+    )
+
+
+def indexed_latent(config: Config, element: int) -> LayerShape:
+    """MLA with an indexer (deepseek_v32): one more key of ``index_head_dim`` a token, and a value
+    of the same size, which is all zeros."""
+    layer = latent(config, element)
+    return LayerShape(
+        token_bytes=layer.token_bytes + 2 * config.number("index_head_dim") * element,
+        attention=layer.attention,
+    )
+
+
+def expanded(config: Config, element: int, value_size: int) -> LayerShape:
+    """MLA that keeps full keys and values of every head (deepseek_v2, minicpm3)."""
+    heads = config.number("num_attention_heads")
+    key_size = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
+    return LayerShape(
+        token_bytes=heads * (key_size + value_size) * element,
+        attention=Attention(heads, key_size, value_size),
+    )
+
+
+def gated_delta(config: Config, element: int) -> LayerShape:
+    """Gated DeltaNet (qwen3_next, olmo_hybrid): the last ``kernel - 1`` inputs of the
+    convolutions over keys, queries and values, and a matrix a value head."""
+    value_heads = config.number("linear_num_value_heads")
+    key_size = config.number("linear_key_head_dim")
+    value_size = config.number("linear_value_head_dim")
+    width = 2 * key_size * config.number("linear_num_key_heads") + value_size * value_heads
+    kernel = config.number("linear_conv_kernel_dim")
+    return LayerShape(
+        state_bytes=(kernel - 1) * width * element
+        + value_heads * value_size * key_size * STATE_BYTES
+    )
+
+
+def kimi_delta(config: Config, element: int) -> LayerShape:
+    """Kimi Delta Attention (kimi_linear): three short convolutions and a matrix a head."""
+    linear = config.table("linear_attn_config")
+    heads, size = linear.number("num_heads"), linear.number("head_dim")
+    kernel = linear.number("short_conv_kernel_size", 4)
+    return LayerShape(
+        state_bytes=3 * (kernel - 1) * heads * size * element + heads * size * size * STATE_BYTES
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpace:
+    """A Mamba 2 mixer; ``inner`` is its heads times their size."""
+
+    kernel: int
+    inner: int
+    groups: int
+    state: int
+
+    def bytes(self, element: int) -> int:
+        """The last inputs of the convolution over ``inner + 2 * groups * state`` channels, and
+        ``state`` numbers for each inner channel (mlx_lm.models.mamba2)."""
+        channels = self.inner + 2 * self.groups * self.state
+        return (self.kernel - 1) * channels * element + self.inner * self.state * STATE_BYTES
+
+
+def mamba1(kernel: int, inner: int, state: int, element: int) -> LayerShape:
+    """Of the first kind (mamba, jamba): convolution inputs and states of ``inner`` channels, in
+    the type of the weights."""
+    return LayerShape(state_bytes=((kernel - 1) * inner + inner * state) * element)
+
+
+def short_convolution(kernel: int, width: int, element: int) -> LayerShape:
+    """A gated convolution without a recurrence (lfm2)."""
+    return LayerShape(state_bytes=(kernel - 1) * width * element)
