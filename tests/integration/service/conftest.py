@@ -68,7 +68,10 @@ class Mac:
         return self.home / "state"
 
     def scenario(self, **facts: Any) -> None:
-        (self.world / "scenario.json").write_text(json.dumps(facts))
+        # In one step: launchd's stand-in reads it all the time.
+        new = self.world / "scenario.json.new"
+        new.write_text(json.dumps(facts))
+        new.replace(self.world / "scenario.json")
 
     def config(self, text: str) -> None:
         self.home.mkdir(exist_ok=True)
