@@ -69,6 +69,7 @@ def test_with_the_guard_off_nothing_happens_and_counters_reset() -> None:
     assert not decision.look_again
     assert (decision.next_state.polls_over, decision.next_state.deferrals) == (0, 0)
     assert (decision.ceiling, decision.limits.enabled) == (None, False)
+    assert decision.rule == "guard_off"
 
 
 # 2: decoded images
@@ -223,6 +224,12 @@ def test_at_hard_the_hot_cache_shrinks_to_the_soft_mark() -> None:
     assert names(toy) == {"a"}
 
 
+def test_the_pool_is_reclaimed_however_little_was_dropped() -> None:
+    """ask for a pool reclaim if something was freed or the pool is above 2 GiB"""
+    _, give, *_ = machine(HARD, model("a", busy=True), cached=GiB).tick()
+    assert give.actions == (ReturnFreePages(), ReclaimPool())
+
+
 def test_the_level_may_fall_to_ok_after_the_hot_cache_shrank() -> None:
     """level and emergency anew; the level may fall to soft or ok and is handed on"""
     toy = machine(HARD, model("a"), model("b"), cached=20 * GiB, pool=GiB)
@@ -295,6 +302,13 @@ def test_the_least_recently_used_idle_model_goes_until_the_soft_mark() -> None:
         (UP,),
     ]
     assert decisions[-1].level is Level.OK
+
+
+def test_of_models_used_at_the_same_time_the_order_given_decides_nothing() -> None:
+    for models in ([model("a"), model("b")], [model("b"), model("a")]):
+        toy = machine(SOFT + 1, *models)
+        toy.tick()
+        assert names(toy) == {"b"}
 
 
 def test_relief_stops_exactly_at_the_soft_mark() -> None:
