@@ -36,6 +36,12 @@ def gemma2(config: Config, element: int) -> Layers:
     return ((grouped(config, element, scores=Scores.IN_MEMORY), config.layers()),)
 
 
+def gpt_neox(config: Config, element: int) -> Layers:
+    """As many KV heads as heads, whatever the config says."""
+    heads, size = config.number("num_attention_heads"), divided_head_size(config)
+    return ((grouped(config, element, head_size=size, kv_heads=heads), config.layers()),)
+
+
 def gpt2(config: Config, element: int) -> Layers:
     heads = config.number("n_head")
     size = max(1, config.number("n_embd") // heads)

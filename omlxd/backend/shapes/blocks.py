@@ -34,7 +34,7 @@ def grouped(
 
 def own_head_size(config: Config) -> int:
     """What the config says, else the hidden size over the heads."""
-    return config.number("head_dim", divided_head_size(config))
+    return config.number("head_dim") if config.has("head_dim") else divided_head_size(config)
 
 
 def divided_head_size(config: Config) -> int:

@@ -21,18 +21,19 @@ class UnknownShape:
 
 # Architectures by mlx-lm's module names, in which each keeps what its rule says.
 _RULES: Final[Mapping[_Rule, str]] = {
-    attending.llama: "llama ministral3 smollm3 mellum",
+    attending.llama: "llama ministral3 smollm3",
     attending.uniform: (
-        "bitnet dots1 ernie4_5 ernie4_5_moe exaone gemma glm glm4 glm4_moe hunyuan_v1_dense "
+        "dots1 ernie4_5 ernie4_5_moe exaone gemma glm glm4 glm4_moe hunyuan_v1_dense "
         "minimax nemotron olmo2 olmoe qwen3 qwen3_moe seed_oss telechat3"
     ),
     attending.divided: (
-        "Klear apertus bailing_moe cohere deepseek gpt_neox granite granitemoe helium "
+        "Klear apertus bailing_moe cohere deepseek granite granitemoe helium "
         "internlm2 internlm3 mimo minicpm mixtral phi phi3 phimoe qwen2 qwen2_moe stablelm "
         "starcoder2"
     ),
     attending.gemma2: "gemma2",
     attending.gpt2: "gpt2",
+    attending.gpt_neox: "gpt_neox",
     attending.gpt_oss: "gpt_oss",
     attending.olmo3: "olmo3",
     attending.gemma3: "gemma3_text gemma3",
@@ -45,7 +46,7 @@ _RULES: Final[Mapping[_Rule, str]] = {
     attending.deepseek_v2: "deepseek_v2",
     attending.minicpm3: "minicpm3",
     attending.longcat: "longcat_flash",
-    hybrid.qwen3_next: "qwen3_next qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text",
+    hybrid.qwen3_next: "qwen3_next qwen3_5 qwen3_5_moe",
     hybrid.olmo_hybrid: "olmo_hybrid",
     hybrid.kimi_linear: "kimi_linear",
     hybrid.lfm2: "lfm2 lfm2_moe",
@@ -71,6 +72,8 @@ _SAME: Final[Mapping[str, str]] = {
     "kimi_k2": "deepseek_v3",
     "minimax_m2": "minimax",
     "gemma4_unified": "gemma4",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe_text": "qwen3_5_moe",
     "qwen2_vl": "qwen2",
     "qwen2_5_vl": "qwen2",
     "qwen3_vl": "qwen3",
@@ -122,9 +125,9 @@ def _activation_width(config: Config) -> int:
     gathered and its outputs before they are joined (mlx_lm.models.switch_layers).
     """
     hidden = config.number("hidden_size", config.number("n_embd", 1))
-    dense = 3 * config.number("intermediate_size", 4 * hidden, zero=True)
+    dense = 3 * config.largest("intermediate_size", 4 * hidden)
     experts = config.number("num_experts_per_tok", 0, zero=True)
     if experts == 0:
         return 4 * hidden + dense
-    own = config.number("moe_intermediate_size", config.number("intermediate_size", hidden))
+    own = config.largest("moe_intermediate_size", dense // 3)
     return 4 * hidden + max(dense, experts * (2 * hidden + 3 * own))

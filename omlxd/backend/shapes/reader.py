@@ -55,6 +55,12 @@ class Config:
             raise NotUnderstood(f"config.json has no usable {key}")
         return value
 
+    def largest(self, key: str, default: int) -> int:
+        """A number, or the largest of a list with one a layer. Raises NotUnderstood."""
+        if isinstance(self._table.get(key), list | tuple):
+            return max(self.numbers(key), default=default)
+        return self.number(key, default, zero=True)
+
     def table(self, key: str) -> "Config":
         """Raises NotUnderstood."""
         value = self._table.get(key)
