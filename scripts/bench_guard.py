@@ -1,0 +1,195 @@
+"""What the memory guard costs: a tick with many models, a host reading, and /status under load.
+
+The tick is the whole of it (look, decide, apply, record) on ports that cost nothing, so that it
+measures the guard and not the machine; a reading of this machine is timed by itself. /status is
+asked over HTTP while streams decode on the real model (scripts/quickstart makes it). Run it with
+nothing else running.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import structlog
+
+from omlxd.enforcer.enforcer import Enforcer
+from omlxd.enforcer.ports import Activity, GuardPorts
+from omlxd.enforcer.settings import GuardSettings
+from omlxd.host.clock import continuous_clock
+from omlxd.host.select import open_host
+from omlxd.policy.actions import Action, Outcome
+from omlxd.policy.decision import Decision
+from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
+from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.units import GiB
+from tests.support.daemon import DaemonProcess, link_models
+from tests.support.real_model import real_model
+
+TICK_MEDIAN, TICK_P99, STATUS_MEDIAN = 1.0, 3.0, 5.0
+"""Targets in milliseconds."""
+
+
+class Scene:
+    """20 models and 200 requests on a machine of 128 GiB; ``used`` is set before each tick."""
+
+    def __init__(self, models: int, requests: int) -> None:
+        self.used = 40 * GiB
+        self.now = 1000.0
+        each = requests // models
+        self.models = tuple(
+            ModelView(f"org/model-{n}", GiB, GiB // 8, bool(each), each, n == 0, float(n))
+            for n in range(models)
+        )
+        policy = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=64 * GiB)
+        self.enforcer = Enforcer(
+            GuardPorts(
+                clock=lambda: self.now,
+                read=self.read,
+                sample=self.sample,
+                models=lambda: self.models,
+                activity=lambda: Activity(False, any(m.busy for m in self.models), True),
+                apply=self.apply,
+                set_limits=lambda limits: None,
+                after_tick=lambda: None,
+            ),
+            GuardSettings(policy, {}, {}, lambda values: None),
+        )
+
+    def read(self, now: float) -> MemoryReading:
+        return MemoryReading(
+            now, 128 * GiB, footprint=self.used, free=60 * GiB, inactive=0, active=0, external=0
+        )
+
+    async def sample(self) -> AllocatorSample | None:
+        return AllocatorSample(self.now, self.used, GiB, self.used)
+
+    async def apply(self, action: Action, decision: Decision) -> Outcome:
+        return Outcome(action, freed=0)
+
+    async def tick(self, used: int) -> None:
+        self.used = used
+        self.now += 1.0
+        await self.enforcer.tick()
+
+
+async def timed(count: int, work: Callable[[], Awaitable[object]]) -> list[float]:
+    """Milliseconds of each of ``count`` runs, after a tenth as many to warm up."""
+    for _ in range(max(count // 10, 1)):
+        await work()
+    took = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await work()
+        took.append((time.perf_counter() - began) * 1000)
+    return took
+
+
+def report(name: str, took: list[float], *targets: tuple[str, float]) -> None:
+    ordered = sorted(took)
+    found = {"median": statistics.median(ordered), "p99": ordered[int(len(ordered) * 0.99)]}
+    against = ", ".join(
+        f"{which} {'meets' if found[which] < limit else 'MISSES'} {limit:g} ms"
+        for which, limit in targets
+    )
+    print(
+        f"{name:42} median {found['median']:7.3f} ms   p99 {found['p99']:7.3f} ms   "
+        f"n={len(took)}   {against}".rstrip(),
+        flush=True,
+    )
+
+
+async def bench_ticks(options: argparse.Namespace) -> None:
+    scene = Scene(options.models, options.requests)
+    name = f"tick, {options.models} models, {options.requests} requests"
+    targets = (("median", TICK_MEDIAN), ("p99", TICK_P99))
+    for level, used in (("ok", 40), ("soft", 60), ("hard", 63)):
+        took = await timed(options.ticks, lambda used=used: scene.tick(used * GiB))  # type: ignore[misc]
+        report(f"{name}, {level}", took, *targets)
+    host = open_host()
+    took = await timed(
+        options.ticks // 10, lambda: asyncio.to_thread(host.read, continuous_clock())
+    )
+    report(f"reading of this machine ({host.name}), in a thread", took)
+
+
+def bench_status(options: argparse.Namespace) -> None:
+    model = real_model()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        link_models(home, model)
+        with DaemonProcess(home) as daemon:
+            stop = threading.Event()
+            streams = [
+                threading.Thread(target=stream, args=(daemon.url, model.name, stop))
+                for _ in range(options.streams)
+            ]
+            for thread in streams:
+                thread.start()
+            daemon.until(lambda: decoding(daemon) == options.streams, "they do not decode", 120)
+            for path in ("/status", "/v1/memory-guard"):
+                took = asked(daemon.url, path, options.asks)
+                targets = (("median", STATUS_MEDIAN),) if path == "/status" else ()
+                report(f"GET {path}, {decoding(daemon)} streams decoding", took, *targets)
+            stop.set()
+            for thread in streams:
+                thread.join()
+            daemon.stop()
+
+
+def decoding(daemon: DaemonProcess) -> int:
+    return sum(r["phase"] == "decode" for r in daemon.status()["requests"])
+
+
+def asked(url: str, path: str, count: int) -> list[float]:
+    """Milliseconds of each GET on one kept connection, some time apart."""
+    took = []
+    with httpx.Client(base_url=url, timeout=10) as client:
+        for _ in range(count):
+            began = time.perf_counter()
+            json.loads(client.get(path).raise_for_status().content)
+            took.append((time.perf_counter() - began) * 1000)
+            time.sleep(0.02)
+    return took
+
+
+def stream(url: str, model: str, stop: threading.Event) -> None:
+    """Decode until ``stop``; a story that ends is begun anew."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Write a long story about the sea."}],
+        "max_tokens": 1500,
+        "stream": True,
+    }
+    with httpx.Client(base_url=url, timeout=300) as client:
+        while not stop.is_set():
+            with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                for _ in answer.iter_lines():
+                    if stop.is_set():
+                        break
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=int, default=20)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--ticks", type=int, default=3000)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--asks", type=int, default=200, help="of /status; 0 leaves that out")
+    options = parser.parse_args()
+    # The daemon logs what happens; here that would be measured too.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    asyncio.run(bench_ticks(options))
+    if options.asks:
+        bench_status(options)
+
+
+if __name__ == "__main__":
+    main()
