@@ -105,12 +105,12 @@ def _install(context: "Context") -> int:
 
     arguments = context.arguments
     job = context.job()
-    context.check_interpreter(force=arguments.force)
     supervisor = machine.supervisor_to_install(context.machine, system=arguments.system)
     definition = machine.definition_of(job, supervisor)
     if arguments.dry_run:
         sys.stdout.write(definition.decode())
         return 0
+    context.check_interpreter(force=arguments.force)
     offer = install.Offer(
         job=job,
         definition=definition,

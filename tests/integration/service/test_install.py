@@ -6,10 +6,12 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from omlxd.cli import service
 from omlxd.errors import ServiceFailed
 from omlxd.service import last_exit
 from omlxd.service.exit_codes import Ending
@@ -282,6 +284,19 @@ def test_settings_survive_an_upgrade_and_a_new_installation(mac: Mac) -> None:
     assert not mac.plist.exists()
     mac.omlxd("install")
     assert (mac.home / "config.toml").read_text() == "port = 0 # mine\n"
+
+
+def test_a_python_that_vanishes_is_refused_unless_forced(mac: Mac) -> None:
+    context = mac.context("install")
+    doomed = replace(context.python, throwaway=(str(mac.python.parent),))
+    with pytest.raises(ServiceFailed, match=r"(?s)cleaned by others.*--force installs it"):
+        service.perform(replace(context, python=doomed))
+    assert not mac.plist.exists()
+    forced = replace(mac.context("install", "--force"), python=doomed)
+    assert service.perform(forced) == 0
+    rosetta = replace(doomed, machine="x86_64")
+    with pytest.raises(ServiceFailed, match="Rosetta"):
+        service.perform(replace(forced, python=rosetta))
 
 
 def test_a_dry_run_touches_nothing(mac: Mac, capsys: pytest.CaptureFixture[str]) -> None:
