@@ -8,6 +8,7 @@ from omlxd.api.control import control_routes
 from omlxd.api.envelope import Envelope
 from omlxd.api.guard import guard_routes
 from omlxd.api.keys import KeyCheck
+from omlxd.api.models import model_routes
 from omlxd.api.openai.chat import chat_routes
 from omlxd.api.openai.completions import completion_routes
 from omlxd.api.security import CallerCheck, callers
@@ -29,6 +30,7 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(chat_routes(services))
     app.include_router(completion_routes(services))
     app.include_router(control_routes(services))
+    app.include_router(model_routes(services))
     if services.guard is not None:
         app.include_router(guard_routes(services.guard, options))
     # Each of these wraps what was added before it: the envelope is the outermost.

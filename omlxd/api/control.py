@@ -1,28 +1,19 @@
-"""Routes about the server and its models: health, status, versions, listing, load and unload.
+"""Routes about the server itself: health, readiness, status, version.
 
-None of the GET routes waits for anything or touches a model.
+None of them waits for anything or touches a model.
 """
 
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from omlxd.api.connection import while_connected
 from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.parameters import IGNORED, REFUSED
 from omlxd.api.services import Services
 from omlxd.engine.generation import RequestView
-from omlxd.pool.catalog import CatalogModel, ModelKind
 from omlxd.pool.status import ModelStatus
-
-_WORKING = frozenset({"ready", "draining"})
-_LISTED_TYPES = {
-    ModelKind.LANGUAGE: "llm",
-    ModelKind.VISION_LANGUAGE: "vlm",
-    ModelKind.EMBEDDING: "embeddings",
-}
 
 
 def control_routes(services: Services) -> APIRouter:
@@ -55,34 +46,6 @@ def control_routes(services: Services) -> APIRouter:
     @routes.get("/v1/version")
     async def version() -> dict[str, str]:
         return {"version": identity.version}
-
-    @routes.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        statuses = {status.id: status for status in services.pool.statuses()}
-        catalog = services.pool.catalog
-        data = [_listed(model, statuses.get(model.id)) for model in catalog.models.values()]
-        return {"object": "list", "data": data}
-
-    @routes.get("/v1/models/{model_id:path}")
-    async def one_model(model_id: str) -> dict[str, Any]:
-        model = services.pool.resolve(model_id)
-        statuses = {status.id: status for status in services.pool.statuses()}
-        return _listed(model, statuses.get(model.id))
-
-    @routes.post("/v1/models/{model_id:path}/load")
-    async def load(model_id: str, request: Request) -> dict[str, Any]:
-        """Answers once it is in memory; a load that nobody else waits for ends with its client."""
-        services.refuse_unless_ready()
-        model = services.pool.resolve(model_id)
-        facts = await while_connected(request.receive, services.pool.load(model.id))
-        return {"id": model.id, "state": "ready", "weights_bytes": facts.weights_bytes}
-
-    @routes.post("/v1/models/{model_id:path}/unload")
-    async def unload(model_id: str) -> dict[str, Any]:
-        """Answers once it is out of memory, after its running requests. Asked for is asked for:
-        a client that leaves does not take it back."""
-        model = services.pool.resolve(model_id)
-        return {"id": model.id, "freed_bytes": await services.pool.unload(model.id)}
 
     return routes
 
@@ -133,24 +96,4 @@ def _early_status(entry: OpenRequest, age: float) -> dict[str, Any]:
         "prompt_done": 0,
         "prompt_total": None,
         "completion_tokens": 0,
-    }
-
-
-def _listed(model: CatalogModel, status: ModelStatus | None) -> dict[str, Any]:
-    """OpenAI's model object, and beside it what other clients look for."""
-    state = status.state if status else "absent"
-    context = status.context_length if status else model.context_length
-    return {
-        "id": model.id,
-        "object": "model",
-        "created": model.created,
-        "owned_by": model.id.rpartition("/")[0] or "local",
-        "type": _LISTED_TYPES.get(model.kind, model.kind.value),
-        "architecture": model.model_type,
-        "quantization": model.quantization,
-        "context_length": context,
-        "max_context_length": model.context_length,
-        "state": state,
-        "loaded": state in _WORKING,
-        "size_bytes": model.weights_bytes,
     }

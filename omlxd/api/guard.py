@@ -2,7 +2,7 @@
 
 import json
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -10,10 +10,10 @@ from starlette.types import Receive, Send
 
 from omlxd.api.connection import Exchange, while_connected
 from omlxd.api.guard_view import entry_body, guard_body
+from omlxd.api.json_object import read_object
 from omlxd.api.options import ApiOptions
 from omlxd.api.sse import EventStream
 from omlxd.enforcer.control import GuardControl
-from omlxd.errors import InvalidRequest
 
 PATH: Final = "/v1/memory-guard"
 
@@ -56,31 +56,3 @@ async def _write(control: GuardControl, stream: EventStream) -> None:
         async for entry in decisions:
             await stream.event(json.dumps(entry_body(entry), separators=(",", ":")).encode())
     await stream.close()
-
-
-def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in ``body``. Numbers that JSON has no words for (NaN) are left to whoever
-    knows the key. Raises InvalidRequest."""
-    try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_without_doubles)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(
-            f"The body is not valid JSON: {error.msg} at character {error.pos}."
-        ) from None
-    except (UnicodeDecodeError, RecursionError, ValueError):
-        raise InvalidRequest(
-            "The request body could not be read as JSON: it must be UTF-8, not nested too deeply, "
-            "and its numbers of a sane length."
-        ) from None
-    if not isinstance(value, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    return value
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise InvalidRequest(f"Key '{key}' is there twice.", param=key)
-        found[key] = value
-    return found

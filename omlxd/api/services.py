@@ -15,6 +15,7 @@ from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import OmlxdError, ShuttingDown, Starting
 from omlxd.pool.catalog import Catalog, CatalogModel
+from omlxd.pool.fit import Fit
 from omlxd.pool.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 from omlxd.text.protocol import Tokenizer
@@ -57,6 +58,10 @@ class Pool(Protocol):
 
     def settings(self, model_id: str) -> ModelSettings: ...
 
+    def setting_origins(self, model_id: str) -> Mapping[str, str]: ...
+
+    async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings: ...
+
     def context_length(self, model_id: str) -> int | None: ...
 
     async def tokenizer(self, model_id: str) -> Tokenizer: ...
@@ -70,6 +75,10 @@ class Pool(Protocol):
     async def unload(self, model_id: str) -> int: ...
 
     def statuses(self) -> tuple[ModelStatus, ...]: ...
+
+    def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit: ...
+
+    async def rescan(self) -> Catalog: ...
 
 
 class Prompts(Protocol):

@@ -17,6 +17,7 @@ from omlxd.policy.admission import (
     plan_load,
 )
 from omlxd.policy.ceiling import Ceilings, compute_ceilings
+from omlxd.policy.remedy import binding_name
 from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.pool.protocol import MemoryView
@@ -33,10 +34,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TierFit:
-    """Under one tier; bytes. ``remedy`` for what does not fit."""
+    """Under one tier; bytes. ``remedy`` for what does not fit: it moves the term ``binding``."""
 
     verdict: Verdict
     ceiling_bytes: int
+    binding: str
     evict: tuple[str, ...] = ()
     remedy: str | None = None
 
@@ -89,7 +91,7 @@ def _ceilings(memory: MemoryView, now: float) -> Mapping[Tier, Ceilings]:
 
 
 def _verdict(plan: LoadPlan, ceilings: Ceilings) -> TierFit:
-    fit = TierFit(Verdict.NOW, ceiling_bytes=ceilings.admission)
+    fit = TierFit(Verdict.NOW, ceilings.admission, binding_name(ceilings, ceilings.binding))
     match plan:
         case Admit():
             return fit
@@ -97,9 +99,9 @@ def _verdict(plan: LoadPlan, ceilings: Ceilings) -> TierFit:
             return replace(fit, verdict=Verdict.AFTER_EVICTIONS, evict=evict)
         case Wait(drain=drain):
             return replace(fit, verdict=Verdict.AFTER_EVICTIONS, evict=drain)
-        case Refuse(kind=kind, remedy=remedy):
+        case Refuse(kind=kind, binding=binding, remedy=remedy):
             never = kind is RefusalKind.MODEL_TOO_LARGE
             verdict = Verdict.NEVER if never else Verdict.NOT_NOW
-            return replace(fit, verdict=verdict, remedy=remedy)
+            return replace(fit, verdict=verdict, binding=binding, remedy=remedy)
         case _:
             assert_never(plan)

@@ -104,6 +104,10 @@ class EnginePool:
     def settings(self, model_id: str) -> ModelSettings:
         return self._book.of(model_id)
 
+    def setting_origins(self, model_id: str) -> Mapping[str, str]:
+        """``api`` or ``file`` for each setting that is set, ``default`` for the default model."""
+        return self._book.origin(model_id)
+
     async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
         """Set keys of ModelSettings, or ``default``; None resets a key to the configuration's.
 

@@ -19,14 +19,31 @@ from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
 from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import ModelNotFound, OmlxdError
+from omlxd.policy.tiers import Tier
 from omlxd.pool.catalog import Catalog, CatalogModel, ModelKind, RootState, RootStatus
+from omlxd.pool.change import check_change
+from omlxd.pool.fit import Fit, TierFit, Verdict
 from omlxd.pool.options import ModelSettings
+from omlxd.pool.settings import KEYS
 from omlxd.pool.status import ModelStatus
 from omlxd.text.options import TextOptions
 from omlxd.text.protocol import Joining
 from omlxd.text.template import PromptMaker
 
 EOS = 256
+FIT = Fit(
+    model_id="",
+    context=1,
+    concurrency=1,
+    weights_bytes=1000,
+    weights_measured=False,
+    loaded=False,
+    kv_bytes=200,
+    prefill_bytes=30,
+    unknown=None,
+    tier=Tier.BALANCED,
+    tiers={Tier.BALANCED: TierFit(Verdict.AFTER_EVICTIONS, 5000, "static", ("org/other",))},
+)
 FACTS = ModelFacts(weights_bytes=1000, vocab_size=300, cache_kinds=("KVCache",))
 
 
@@ -201,6 +218,10 @@ class FakePool:
         self.waiting = asyncio.Event()
         self.reading = asyncio.Event()
         self.unloads: list[str] = []
+        self.changes: list[tuple[str, Mapping[str, Any]]] = []
+        self.rescans = 0
+        self.fit_asked: tuple[str, int, int] | None = None
+        self.fit_answer = FIT
 
     def resolve(self, name: str | None) -> CatalogModel:
         if name is None:
@@ -211,6 +232,24 @@ class FakePool:
 
     def settings(self, model_id: str) -> ModelSettings:
         return self.model_settings
+
+    def setting_origins(self, model_id: str) -> Mapping[str, str]:
+        return {key: "api" for key in KEYS if getattr(self.model_settings, key) is not None}
+
+    async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
+        """One set of settings for all models, checked as the real ones are."""
+        checked = {key: check_change(key, value) for key, value in changes.items()}
+        self.changes.append((model_id, checked))
+        self.model_settings = replace(self.model_settings, **checked)
+        return self.model_settings
+
+    def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit:
+        self.fit_asked = (model_id, context, concurrency)
+        return replace(self.fit_answer, model_id=model_id, context=context, concurrency=concurrency)
+
+    async def rescan(self) -> Catalog:
+        self.rescans += 1
+        return self.catalog
 
     def context_length(self, model_id: str) -> int | None:
         own = self.catalog.models[model_id].context_length

@@ -1,0 +1,163 @@
+"""Routes about the models: listing, settings, fit, load, unload, rescan.
+
+Ids may hold a slash, so what follows an id in a path is told apart by hand.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+
+from omlxd.api.connection import while_connected
+from omlxd.api.json_object import read_object
+from omlxd.api.services import Services
+from omlxd.errors import InvalidRequest
+from omlxd.pool.catalog import Catalog, CatalogModel, ModelKind
+from omlxd.pool.fit import Fit
+from omlxd.pool.status import ModelStatus
+
+MOST_TOKENS: Final = 100_000_000
+MOST_REQUESTS: Final = 10_000
+
+_WORKING: Final = frozenset({"ready", "draining"})
+_LISTED_TYPES: Final[Mapping[ModelKind, str]] = {
+    ModelKind.LANGUAGE: "llm",
+    ModelKind.VISION_LANGUAGE: "vlm",
+    ModelKind.EMBEDDING: "embeddings",
+}
+_FIT: Final = "/fit"
+
+Context = Annotated[int | None, Query(ge=1, le=MOST_TOKENS)]
+Concurrency = Annotated[int, Query(ge=1, le=MOST_REQUESTS)]
+
+
+def model_routes(services: Services) -> APIRouter:
+    routes = APIRouter(tags=["models"])
+    pool = services.pool
+
+    @routes.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        statuses = {status.id: status for status in pool.statuses()}
+        data = [_listed(model, statuses.get(model.id)) for model in pool.catalog.models.values()]
+        return {"object": "list", "data": data}
+
+    @routes.get("/v1/models/{name:path}")
+    async def one_model(
+        name: str, context: Context = None, concurrency: Concurrency = 1
+    ) -> dict[str, Any]:
+        """The model, or with ``/fit`` behind its id whether it would fit."""
+        if name.endswith(_FIT) and name not in pool.catalog.models:
+            return _fit(services, name.removesuffix(_FIT), context, concurrency)
+        return _shown(services, name)
+
+    @routes.patch("/v1/models/{name:path}")
+    async def change(name: str, request: Request) -> dict[str, Any]:
+        """Set some settings of a model; null gives one back to the configuration."""
+        model = pool.resolve(name)
+        await pool.change_settings(model.id, read_object(await request.body()))
+        return _shown(services, model.id)
+
+    @routes.post("/v1/models/rescan")
+    async def rescan(request: Request) -> dict[str, Any]:
+        """Answers once all roots were read, or ran out of their time."""
+        services.refuse_unless_ready()
+        return _scanned(await while_connected(request.receive, pool.rescan()))
+
+    @routes.post("/v1/models/{name:path}/load")
+    async def load(name: str, request: Request) -> dict[str, Any]:
+        """Answers once it is in memory; a load that nobody else waits for ends with its client."""
+        services.refuse_unless_ready()
+        model = pool.resolve(name)
+        facts = await while_connected(request.receive, pool.load(model.id))
+        return {"id": model.id, "state": "ready", "weights_bytes": facts.weights_bytes}
+
+    @routes.post("/v1/models/{name:path}/unload")
+    async def unload(name: str) -> dict[str, Any]:
+        """Answers once it is out of memory, after its running requests. Asked for is asked for:
+        a client that leaves does not take it back."""
+        model = pool.resolve(name)
+        return {"id": model.id, "freed_bytes": await pool.unload(model.id)}
+
+    return routes
+
+
+def _shown(services: Services, name: str) -> dict[str, Any]:
+    """The model object with its settings: those that are set, and where."""
+    pool = services.pool
+    model = pool.resolve(name)
+    status = next((status for status in pool.statuses() if status.id == model.id), None)
+    values = asdict(pool.settings(model.id))
+    return {
+        **_listed(model, status),
+        "settings": {
+            key: {"value": values[key], "origin": origin}
+            for key, origin in pool.setting_origins(model.id).items()
+        },
+    }
+
+
+def _fit(services: Services, name: str, context: int | None, concurrency: int) -> dict[str, Any]:
+    pool = services.pool
+    model = pool.resolve(name)
+    context = context if context is not None else pool.context_length(model.id)
+    if context is None:
+        raise InvalidRequest(
+            f"The config of '{model.id}' does not say how long its context is: name one.",
+            param="context",
+        )
+    return fit_body(pool.fit(model.id, context=context, concurrency=concurrency))
+
+
+def fit_body(fit: Fit) -> dict[str, Any]:
+    """``null`` is what is not known: the total too, when a part of it is not."""
+    parts = (fit.weights_bytes, fit.kv_bytes, fit.prefill_bytes)
+    known = [part for part in parts if part is not None]
+    return {
+        "id": fit.model_id,
+        "context": fit.context,
+        "concurrency": fit.concurrency,
+        "loaded": fit.loaded,
+        "weights_bytes": fit.weights_bytes,
+        "weights_measured": fit.weights_measured,
+        "kv_bytes": fit.kv_bytes,
+        "prefill_bytes": fit.prefill_bytes,
+        "total_bytes": sum(known) if len(known) == len(parts) else None,
+        "unknown": fit.unknown,
+        "tier": None if fit.tier is None else fit.tier.value,
+        "tiers": {
+            tier.value: {**asdict(found), "verdict": found.verdict.value}
+            for tier, found in fit.tiers.items()
+        },
+    }
+
+
+def _scanned(catalog: Catalog) -> dict[str, Any]:
+    return {
+        "models": sorted(catalog.models),
+        "broken": [asdict(broken) for broken in catalog.broken.values()],
+        "roots": [
+            {"path": root.path, "state": root.state.value, "detail": root.detail}
+            for root in catalog.roots
+        ],
+    }
+
+
+def _listed(model: CatalogModel, status: ModelStatus | None) -> dict[str, Any]:
+    """OpenAI's model object, and beside it what other clients look for."""
+    state = status.state if status else "absent"
+    context = status.context_length if status else model.context_length
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": model.created,
+        "owned_by": model.id.rpartition("/")[0] or "local",
+        "type": _LISTED_TYPES.get(model.kind, model.kind.value),
+        "architecture": model.model_type,
+        "quantization": model.quantization,
+        "context_length": context,
+        "max_context_length": model.context_length,
+        "state": state,
+        "loaded": state in _WORKING,
+        "size_bytes": model.weights_bytes,
+    }
