@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import structlog
@@ -45,6 +46,8 @@ class Enforcer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._asked: list[asyncio.Future[None]] = []
+        # Its own, so that other work in threads never makes the guard wait for its turn.
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="guard-reader")
         self.record = Record()
         self.report: TickReport | None = None
         self.failures = 0
@@ -98,7 +101,7 @@ class Enforcer:
         self._hint = activity_hint(self._hint, self._ports.clock(), self.interval)
 
     async def run(self) -> None:
-        """Tick for ever; an exception in a tick is logged and the loop goes on."""
+        """Tick until cancelled, once; an exception in a tick is logged and the loop goes on."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
@@ -111,6 +114,7 @@ class Enforcer:
         finally:
             self._loop = None
             self.record.close()
+            self._reader.shutdown(wait=False)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -156,7 +160,8 @@ class Enforcer:
         return MAX_LOOKS
 
     async def _read(self) -> MemoryReading:
-        return await asyncio.to_thread(self._ports.read, self._ports.clock())
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._ports.read, self._ports.clock())
 
     def _snapshot(
         self,

@@ -165,9 +165,11 @@ class Engine:
 
     def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
         """End what has been queued on the device thread for ``after`` seconds; how many."""
-        late = [r for r in self.requests() if r.phase is Phase.QUEUED and r.age >= after]
-        for request in late:
-            self._ledger.generations[request.id].cancel(make_error(request))
+        now = self._clock()
+        queued = [g for g in self._ledger.generations.values() if g.phase is Phase.QUEUED]
+        late = [g for g in queued if not g.over and now - g.submitted_at >= after]
+        for generation in late:
+            generation.cancel(make_error(generation.view(now)))
         return len(late)
 
     def requests(self) -> tuple[RequestView, ...]:

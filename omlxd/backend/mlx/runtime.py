@@ -32,6 +32,8 @@ class Runtime:
             _limit_pool(pool_limit, self.info)
             # The generator is this thread's own and starts alike in every process.
             mx.random.seed(int.from_bytes(os.urandom(8)))
+            self._unwired = None if wired_limit is None else _wire(wired_limit)
+            """The wired limit as it was; None where it was left alone."""
         except BaseException:
             mx.clear_streams()
             raise
@@ -59,6 +61,8 @@ class Runtime:
         try:
             self.reclaim()
         finally:
+            if self._unwired is not None:
+                mx.set_wired_limit(self._unwired)
             # A thread that ends with streams of its own can take the process with it.
             mx.clear_streams()
 
