@@ -1,0 +1,22 @@
+"""Where models are looked for."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def model_roots(
+    dirs: Sequence[str] | None, own: Path, environ: Mapping[str, str]
+) -> tuple[Path, ...]:
+    """The configured ``dirs``, else our ``own`` folder and Hugging Face's cache."""
+    if dirs is not None:
+        return tuple(Path(name).expanduser().absolute() for name in dirs)
+    return own, hub_cache(environ)
+
+
+def hub_cache(environ: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps models, by its own variables, without importing it."""
+    if named := environ.get("HF_HUB_CACHE"):
+        return Path(named).expanduser()
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environ.get("HF_HOME") or f"{cache}/huggingface"
+    return Path(home).expanduser() / "hub"
