@@ -422,6 +422,9 @@ def test_a_load_is_left_alone_while_something_unpinned_is_loaded() -> None:
     toy = machine(HARD, model("a", busy=True), model("x", loading=True))
     toy.tick()
     assert kinds(toy.done) == ["AbortRequests", "WalkStoreCap"]
+    leased_meanwhile = machine(HARD, model("a"), model("x", loading=True), refuse=frozenset("a"))
+    leased_meanwhile.tick()
+    assert kinds(leased_meanwhile.done) == ["Unload", "WalkStoreCap"]
 
 
 def test_in_an_emergency_all_requests_of_pinned_models_end() -> None:
