@@ -29,11 +29,15 @@ class OpenRequests:
     """Lives on the event loop."""
 
     def __init__(
-        self, clock: Callable[[], float], arrived: Callable[[], None] = lambda: None
+        self,
+        clock: Callable[[], float],
+        arrived: Callable[[], None] = lambda: None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``arrived`` is called for each request as it comes."""
+        """``arrived`` is called for each request as it comes, ``changed`` also when one ends."""
         self._clock = clock
         self._arrived = arrived
+        self._changed = changed
         self._open: dict[str, OpenRequest] = {}
 
     @contextmanager
@@ -41,10 +45,12 @@ class OpenRequests:
         entry = OpenRequest(request_id, None, self._clock())
         self._open[request_id] = entry
         self._arrived()
+        self._changed()
         try:
             yield entry
         finally:
             del self._open[request_id]
+            self._changed()
 
     def before_engine(self) -> tuple[tuple[OpenRequest, float], ...]:
         """(request, age in seconds) of those that the engine does not report."""

@@ -3,10 +3,12 @@
 import argparse
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-EXIT_CONFIG = 78
-EXIT_PORT = 1
+if TYPE_CHECKING:
+    from omlxd.config.places import Places
+    from omlxd.service import tenure
+    from omlxd.service.single_instance import InstanceLock
 
 
 def add_arguments(commands: Any) -> None:
@@ -28,13 +30,54 @@ def add_arguments(commands: Any) -> None:
         help="folder with models; may be given several times; replaces the default ones",
     )
     parser.add_argument("--log-level", help="debug, info, warning or error")
+    parser.add_argument(
+        "--supervised",
+        action="store_true",
+        help="log to files, and end mistakes that stay with exit code 0 (for launchd, systemd)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from omlxd import __version__
+    from omlxd.config.load import named_places
+    from omlxd.service import tenure
+
+    found = named_places(os.environ, home=arguments.home, config_file=arguments.config)
+    log = _supervised_log(found) if arguments.supervised else None
+    tenant = tenure.Tenant(
+        state=found.state,
+        logs=found.logs,
+        version=__version__,
+        interpreter=sys.executable,
+        supervised=arguments.supervised,
+    )
+    return tenure.run(tenant, lambda lock: _serve(arguments, tenant, lock, log))
+
+
+def _supervised_log(found: "Places") -> TextIO:
+    """The daemon's own file: what goes to stderr then is what could not be written there."""
+    from omlxd.config.options import LogOptions
+    from omlxd.daemon.logs import configure
+    from omlxd.service.logfiles import open_log
+
+    # A text stream in all but its typed ancestry.
+    log = cast(TextIO, open_log(found.logs, sys.stderr))
+    configure(LogOptions(), log)
+    return log
+
+
+def _serve(
+    arguments: argparse.Namespace,
+    tenant: "tenure.Tenant",
+    lock: "InstanceLock",
+    log: TextIO | None,
+) -> int:
+    """The daemon in its data folder. Raises ConfigError and PortTaken."""
     from omlxd.config.load import load
     from omlxd.daemon.doors import open_doors
-    from omlxd.errors import ConfigError, PortTaken
+    from omlxd.daemon.instance import instance_at
+    from omlxd.daemon.surroundings import Process
 
     named = {
         "server.host": arguments.host,
@@ -43,16 +86,25 @@ def run(arguments: argparse.Namespace) -> int:
         "models.dirs": arguments.model_dir,
     }
     flags = {key: value for key, value in named.items() if value is not None}
-    try:
-        config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
-        doors = open_doors(config)
-    except ConfigError as error:
-        for mistake in error.mistakes:
-            print(f"omlxd: {mistake}", file=sys.stderr)
-        return EXIT_CONFIG
-    except PortTaken as error:
-        print(f"omlxd: {error.message}", file=sys.stderr)
-        return EXIT_PORT
+    config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
+    doors = open_doors(config)
+    host, port = doors.tcp.getsockname()[:2]
+    lock.announce(host, port)
+    # The port listens: now the rest may take its time.
     from omlxd.daemon.main import serve
+    from omlxd.service.awake import open_awake
 
-    return serve(config, doors)
+    process = Process(
+        log=log,
+        awake=open_awake(os.getpid()),
+        leaving=lambda code: _leave(tenant, lock, code),
+    )
+    return serve(config, doors, instance_at(lock.record.instance_id, host, port), process)
+
+
+def _leave(tenant: "tenure.Tenant", lock: "InstanceLock", code: int) -> None:
+    """What unwinding would have done, for an exit that cannot wait for it."""
+    from omlxd.service import tenure
+
+    tenure.note_ending(tenant, lock, code)
+    lock.release()

@@ -67,10 +67,9 @@ def load(
 
     Raises ConfigError with every mistake found.
     """
-    home = home or environ.get("OMLXD_HOME") or None
-    named = config_file or environ.get("OMLXD_CONFIG") or None
-    found = places(Path(home) if home else None, Path(named) if named else None)
-    table, mistakes = _read_file(found.config_file, required=named is not None)
+    found = named_places(environ, home=home, config_file=config_file)
+    required = bool(config_file or environ.get("OMLXD_CONFIG"))
+    table, mistakes = _read_file(found.config_file, required=required)
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, Origin] = {}
     layers = (
@@ -87,6 +86,15 @@ def load(
     if mistakes:
         raise ConfigError(mistakes)
     return _build(values, found, origins)
+
+
+def named_places(
+    environ: Mapping[str, str], *, home: str | None, config_file: str | None
+) -> Places:
+    """Where everything is, by the flags and the environment."""
+    home = home or environ.get("OMLXD_HOME") or None
+    named = config_file or environ.get("OMLXD_CONFIG") or None
+    return places(Path(home) if home else None, Path(named) if named else None)
 
 
 def _build(

@@ -40,7 +40,8 @@ _FROM = {Origin.FLAG: From.FLAG, Origin.ENVIRONMENT: From.ENVIRONMENT, Origin.FI
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the guard is made from. ``open_requests`` counts those the API holds."""
+    """What the guard is made from. ``open_requests`` counts those the API holds;
+    ``after_tick`` is called after each look at the machine."""
 
     host: Host
     eyes: HostEyes
@@ -49,6 +50,7 @@ class Surroundings:
     pool: EnginePool
     open_requests: Callable[[], int]
     clock: Callable[[], float]
+    after_tick: Callable[[], None] = lambda: None
 
 
 class Guard:
@@ -137,6 +139,7 @@ class Guard:
 
     def _after_tick(self) -> None:
         self._around.pool.check_idle()
+        self._around.after_tick()
         entry = self.enforcer.latest
         if entry is None or not entry.decision.limits.admission_paused:
             return

@@ -12,8 +12,9 @@ import structlog
 
 from omlxd.config.load import Config
 from omlxd.daemon.doors import Doors
-from omlxd.daemon.instance import Instance, announce, new_instance, withdraw
+from omlxd.daemon.instance import Instance
 from omlxd.daemon.logs import configure
+from omlxd.daemon.surroundings import Process
 from omlxd.errors import ShuttingDown
 
 log = structlog.get_logger(__name__)
@@ -22,18 +23,15 @@ EXIT_RESTART = 75
 """Something died; whoever supervises us should start us again (EX_TEMPFAIL of sysexits.h)."""
 
 
-def serve(config: Config, doors: Doors) -> int:
+def serve(config: Config, doors: Doors, instance: Instance, process: Process) -> int:
     """Run the daemon behind ``doors`` until it is asked to stop; the exit code."""
     faulthandler.enable()
-    configure(config.log)
-    instance = new_instance(doors.tcp)
-    announce(instance, config.places.state)
+    configure(config.log, process.log)
     log.info("listening", url=instance.url, instance=instance.id, version=instance.version)
     try:
-        return asyncio.run(Daemon(config, doors, instance).run())
+        return asyncio.run(Daemon(config, doors, instance, process).run())
     finally:
         doors.leave()
-        withdraw(instance, config.places.state)
 
 
 class _Countdown:
@@ -49,10 +47,11 @@ class _Countdown:
 class Daemon:
     """One run: parts are made in ``_build``, and end in the opposite order."""
 
-    def __init__(self, config: Config, doors: Doors, instance: Instance) -> None:
+    def __init__(self, config: Config, doors: Doors, instance: Instance, process: Process) -> None:
         self._config = config
         self._doors = doors
         self._instance = instance
+        self._process = process
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
         self._died: str | None = None
@@ -65,7 +64,13 @@ class Daemon:
         # Imported here: the port listens by now, and these take most of the start.
         from omlxd.daemon.parts import build
 
-        parts = build(self._config, self._doors, self._instance, on_death=self._thread_died)
+        parts = build(
+            self._config,
+            self._doors,
+            self._instance,
+            awake=self._process.awake,
+            on_death=self._thread_died,
+        )
         self._spawn("http", parts.server.serve())
         await parts.server.accepting()
         log.info("answering", after=round(time.time() - self._instance.started_at, 3))
@@ -100,11 +105,12 @@ class Daemon:
         parts.server.stop(left())
         http = self._tasks["http"]
         await asyncio.wait({http}, timeout=left())
+        parts.awake.close()
         code = 0 if self._died is None else EXIT_RESTART
         log.info("stopped", code=code, died=self._died)
         if not engine_left or not http.done():
             self._doors.leave()
-            withdraw(self._instance, self._config.places.state)
+            self._process.leaving(code)
             os._exit(code)
         return code
 

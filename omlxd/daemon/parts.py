@@ -2,9 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from omlxd.api.app import create_app
 from omlxd.api.guard_view import status_keys
@@ -20,6 +19,8 @@ from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_
 from omlxd.daemon.instance import Instance
 from omlxd.daemon.life import Life
 from omlxd.daemon.server import HttpServer
+from omlxd.daemon.surroundings import Wakefulness
+from omlxd.daemon.wakefulness import AwakeWhile
 from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
 from omlxd.engine.handle import Engine
 from omlxd.host.clock import SleepWatch, continuous_clock
@@ -27,6 +28,7 @@ from omlxd.host.protocol import Host
 from omlxd.host.select import open_host
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.protocol import PoolPorts
+from omlxd.pool.roots import model_roots
 from omlxd.text.template import PromptMaker
 
 
@@ -37,6 +39,7 @@ class Parts:
     host: Host
     guard: Guard
     life: Life
+    awake: AwakeWhile
     server: HttpServer
 
 
@@ -45,6 +48,7 @@ def build(
     doors: Doors,
     instance: Instance,
     *,
+    awake: Wakefulness | None,
     on_death: Callable[[BaseException], None],
 ) -> Parts:
     clock = continuous_clock
@@ -67,8 +71,15 @@ def build(
         memory=lambda: guard.memory(),
         state=config.places.state,
     )
-    pool = EnginePool(config.models, model_roots(config, os.environ), ports)
-    open_requests = OpenRequests(clock, arrived=lambda: guard.arrived())
+    roots = model_roots(config.models.dirs, config.places.models, os.environ)
+    pool = EnginePool(config.models, roots, ports)
+    open_requests = OpenRequests(
+        clock, arrived=lambda: guard.arrived(), changed=lambda: awake_while.look()
+    )
+    awake_while = AwakeWhile(
+        awake,
+        lambda: len(open_requests) > 0 or any(model.loading for model in pool.views()),
+    )
     guard = Guard(
         settings,
         Surroundings(
@@ -78,6 +89,7 @@ def build(
             engine=engine,
             pool=pool,
             open_requests=lambda: len(open_requests),
+            after_tick=awake_while.look,
             clock=clock,
         ),
         queue_deadline=config.models.queue_deadline,
@@ -103,7 +115,7 @@ def build(
     )
     limits = ConnectionLimits(config.server.max_connections, config.server.head_timeout)
     server = HttpServer(app, doors.listeners, limits)
-    return Parts(engine, pool, host, guard, life, server)
+    return Parts(engine, pool, host, guard, life, awake_while, server)
 
 
 def _identity(instance: Instance) -> Identity:
@@ -116,19 +128,3 @@ def _identity(instance: Instance) -> Identity:
         clock=continuous_clock,
         unix_clock=time.time,
     )
-
-
-def model_roots(config: Config, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The folders to look for models in: those configured, else ours and Hugging Face's cache."""
-    if config.models.dirs is not None:
-        return tuple(Path(name).expanduser().absolute() for name in config.models.dirs)
-    return config.places.models, hub_cache(environ)
-
-
-def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models, by its own variables, without importing it."""
-    if named := environ.get("HF_HUB_CACHE"):
-        return Path(named).expanduser()
-    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = environ.get("HF_HOME") or f"{cache}/huggingface"
-    return Path(home).expanduser() / "hub"

@@ -70,6 +70,12 @@ def _live(tenant: Tenant, body: Body, lock: InstanceLock, who: Leaving) -> int:
         if not isinstance(error, OmlxdError):
             log.critical("daemon_failed", exc_info=error)
         return _end(tenant, error, who)
+    return note_ending(tenant, lock, code)
+
+
+def note_ending(tenant: Tenant, lock: InstanceLock, code: int) -> int:
+    """Record that the daemon ended with ``code``; the exit code for the process."""
+    who = Leaving(os.getpid(), lock.record.instance_id, tenant.supervised)
     if code == ExitCode.STOPPED:
         return last_exit.conclude(tenant.state, None, who, now=time.time())
     return last_exit.record(tenant.state, Ending.BROKEN, None, who, now=time.time())

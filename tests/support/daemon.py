@@ -75,7 +75,7 @@ class DaemonProcess:
             found: dict[str, Any] = json.loads((self.home / "state/instance.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return None
-        return found if found["pid"] == self.pid else None
+        return found if found["pid"] == self.pid and found["port"] is not None else None
 
     @property
     def port(self) -> int:

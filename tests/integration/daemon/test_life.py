@@ -221,3 +221,56 @@ def test_a_signal_during_the_start_stops_it(tmp_path: Path, number: signal.Signa
     daemon.until(lambda: daemon.instance() is not None, "no port")
     daemon.signal(number)
     assert daemon.wait() in (0, -number, 130)
+
+
+def supervised(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SERVE, "--home", str(home), "--supervised", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_t65_a_supervised_mistake_that_stays_ends_with_0_and_is_recorded(
+    make_daemon: MakeDaemon, tmp_path: Path
+) -> None:
+    home = tmp_path / "supervised"
+    home.mkdir()
+    (home / "config.toml").write_text("[server]\nport = 'x'\n")
+    assert supervised(home).returncode == 0
+    recorded = json.loads((home / "state/last_exit.json").read_text())
+    assert recorded["ending"] == "config"
+    assert "server.port" in recorded["message"]
+    (home / "config.toml").unlink()
+    holder = make_daemon()
+    assert supervised(home, "--port", str(holder.port)).returncode == 0
+    recorded = json.loads((home / "state/last_exit.json").read_text())
+    assert recorded["error"] == "port_taken"
+    assert str(holder.port) in recorded["message"]
+
+
+def test_a_supervised_daemon_logs_to_its_own_file_and_leaves_stderr_alone(
+    make_daemon: MakeDaemon, tiny: Path
+) -> None:
+    daemon = make_daemon("--supervised", models=(tiny,))
+    assert daemon.stop() == 0
+    assert daemon.log.read_text() == ""
+    (log,) = (daemon.home / "logs").glob("*.log")
+    assert log.stat().st_mode & 0o777 == 0o600
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert {"listening", "ready", "stopped"} <= set(events)
+
+
+def test_two_daemons_do_not_share_a_data_folder(make_daemon: MakeDaemon) -> None:
+    first = make_daemon()
+    second = subprocess.run(
+        [*SERVE, "--home", str(first.home), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert second.returncode == 1
+    assert f"pid {first.pid}" in second.stderr
+    assert "--home" in second.stderr
+    assert first.answers("/health")

@@ -1,0 +1,32 @@
+"""What the process around the daemon gives it: where to log, whom to tell, how to stay awake."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+
+class Wakefulness(Protocol):
+    """Keeps the machine from idle sleep while anything holds it."""
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _nobody(code: int) -> None:
+    """Nobody has to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Attributes:
+    log: where the log goes; None is stderr.
+    awake: None where nothing keeps the machine awake.
+    leaving: called with the exit code before the process ends without unwinding.
+    """
+
+    log: TextIO | None = None
+    awake: Wakefulness | None = None
+    leaving: Callable[[int], None] = _nobody
