@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from omlxd.cli import doctor, guard, key, serve, status
+from omlxd.cli import doctor, guard, key, serve, service, status
 
-GROUPS = (serve, status, guard, key, doctor)
+GROUPS = (serve, status, guard, key, service, doctor)
 
 
 def run(argv: Sequence[str]) -> int:

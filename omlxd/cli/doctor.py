@@ -1,0 +1,181 @@
+"""``omlxd doctor``: look at everything that can be wrong, one line each with its remedy."""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omlxd.cli.service_text import Context
+    from omlxd.config.load import Config
+    from omlxd.doctor.finding import Finding
+    from omlxd.service.single_instance import InstanceRecord
+
+WIDTH = 14
+"""Of the column with the names."""
+
+
+def add_arguments(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="check this machine, the configuration and the daemon",
+        description="Check this machine, the configuration, the service and the daemon.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="configuration file (TOML)")
+    parser.add_argument("--home", metavar="DIR", help="the one folder that holds all files")
+    parser.add_argument("--system", action="store_true", help="look at the daemon of the whole Mac")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """1 when something does not work; warnings do not count."""
+    import logging
+
+    import structlog
+
+    from omlxd.cli.service_text import context
+    from omlxd.doctor.finding import failed
+    from omlxd.service.machine import this_machine
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    found = []
+    for finding in examine(context(arguments, os.environ, this_machine())):
+        found.append(finding)
+        if not arguments.json:
+            print(line(finding), flush=True)
+    if arguments.json:
+        import json
+        from dataclasses import asdict
+
+        rows = [{**asdict(finding), "verdict": finding.verdict.value} for finding in found]
+        print(json.dumps({"ok": not failed(found), "findings": rows}, indent=1))
+    return 1 if failed(found) else 0
+
+
+def line(finding: "Finding") -> str:
+    remedy = "" if finding.remedy is None else f"  -> {finding.remedy}"
+    return f"{finding.verdict.value:<4}  {finding.name:<{WIDTH}}  {finding.text}{remedy}"
+
+
+def examine(context: "Context") -> "Iterator[Finding]":
+    """Every check in turn; what each found is there as soon as it is done."""
+    from omlxd.config.load import Config
+    from omlxd.config.load import load as load_config
+    from omlxd.doctor.finding import fail, ok
+    from omlxd.errors import ConfigError
+
+    arguments = context.arguments
+    home = None if context.home is None else str(context.home)
+    try:
+        config = load_config({}, context.environ, home=home, config_file=arguments.config)
+        there = "" if config.places.config_file.exists() else " (absent: all defaults)"
+        yield ok("config", f"{config.places.config_file}{there}")
+    except ConfigError as error:
+        for mistake in error.mistakes:
+            yield fail("config", mistake)
+        config = Config(places=context.places)
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        lambda: _machine(context, config),
+        lambda: _files(context, config),
+        lambda: _service(context),
+        lambda: _daemon(context, config),
+    )
+    for check in checks:
+        yield from check()
+
+
+def _machine(context: "Context", config: "Config") -> "Iterator[Finding]":
+    import platform
+
+    from omlxd.doctor import memory, runtime
+    from omlxd.doctor.runtime import RuntimeFacts
+    from omlxd.host.clock import continuous_clock
+    from omlxd.host.protocol import RuntimeMemory
+    from omlxd.host.select import open_host
+
+    yield runtime.check_python(
+        context.python, sys.version_info[:2], f"Python {platform.python_version()}"
+    )
+    found = runtime.probe()
+    yield runtime.check_mlx(found)
+    gpu = runtime.check_gpu(found, context.machine.platform)
+    if gpu is not None:
+        yield gpu
+    working_set = found.working_set if isinstance(found, RuntimeFacts) else None
+    host = RuntimeMemory(working_set=lambda: working_set)
+    yield from memory.check_memory(
+        lambda: open_host(host), config.guard.policy(), continuous_clock()
+    )
+
+
+def _files(context: "Context", config: "Config") -> "Iterator[Finding]":
+    from omlxd.doctor import files
+    from omlxd.doctor.files import Roots
+    from omlxd.pool.roots import model_roots
+
+    dirs = config.models.dirs
+    yield from files.check_roots(
+        Roots(
+            paths=model_roots(dirs, config.places.models, context.environ),
+            configured=dirs is not None,
+            limit=config.models.scan_limit,
+            platform=context.machine.platform,
+            home=context.machine.user_home,
+        )
+    )
+    yield files.check_cache(config.places.cache)
+    yield from files.check_private(config.places)
+    yield files.check_keys(config.places)
+
+
+def _service(context: "Context") -> "Iterator[Finding]":
+    from omlxd.doctor import job
+    from omlxd.doctor.finding import ok
+    from omlxd.errors import ServiceFailed
+    from omlxd.service import control, interpreter
+
+    try:
+        status = control.status(context.installed(), context.watch())
+    except ServiceFailed as error:
+        yield ok("service", error.message)
+        return
+    yield from job.check_service(status, context.executable, interpreter.objections(context.python))
+
+
+def _daemon(context: "Context", config: "Config") -> "Iterator[Finding]":
+    from omlxd.api.key_file import path_in, read_keys
+    from omlxd.daemon.listen import holder
+    from omlxd.doctor import network
+    from omlxd.errors import ConfigError
+    from omlxd.service import health, single_instance
+    from omlxd.service.health import Healthy
+
+    running = single_instance.running(config.places.state)
+    server = config.server
+    yield network.check_port(server.host, server.port, running, holder=holder)
+    with contextlib.suppress(ConfigError):  # the check of the keys has said it
+        any_key = bool(read_keys(path_in(config.places.state)))
+        yield network.check_reach(server.host, any_key=any_key)
+    answer = health.ask(running.url) if running is not None and running.url else None
+    yield network.check_health(running, answer)
+    if running is not None and isinstance(answer, Healthy):
+        yield from _guard(running, None if context.home is None else str(context.home))
+
+
+def _guard(running: "InstanceRecord", home: str | None) -> "Iterator[Finding]":
+    from omlxd.cli.client import Daemon, Refused, Unreachable, find_key
+    from omlxd.doctor import network
+    from omlxd.doctor.finding import fail
+
+    assert running.url is not None
+    key = find_key(None, home, os.environ)
+    try:
+        status = Daemon(running.url, key).get("/status")
+    except (Unreachable, Refused) as error:
+        yield fail("guard", str(error))
+        return
+    if isinstance(status, dict):
+        yield network.check_guard(status)

@@ -1,0 +1,165 @@
+"""Checks the files and folders: who can read them, what is in them, how much room there is."""
+
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlxd.api.key_file import path_in, read_keys
+from omlxd.config.places import Places
+from omlxd.doctor.finding import Finding, fail, ok, warn
+from omlxd.errors import ConfigError
+from omlxd.pool.catalog import RootScan, RootState
+from omlxd.pool.folder import HeaderCache
+from omlxd.pool.scan import scan_root
+from omlxd.units import GiB, format_bytes
+
+ASKED_FOR = ("Desktop", "Documents", "Downloads")
+"""Folders of a home for which macOS asks each program anew."""
+LITTLE_ROOM = 5 * GiB
+PRIVACY = (
+    "System Settings > Privacy & Security > Full Disk Access (or Files & Folders): allow the "
+    "Python that runs the service"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Attributes:
+    configured: named by the user; the usual places may be absent.
+    limit: seconds; a folder that takes longer hangs.
+    """
+
+    paths: Sequence[Path]
+    configured: bool
+    limit: float
+    platform: str
+    home: Path
+
+
+def check_roots(roots: Roots) -> list[Finding]:
+    """Each folder with models, and whether there are any at all."""
+    scans = [(path, _scan_within(path, roots.limit)) for path in roots.paths]
+    findings = [_root(path, scan, roots) for path, scan in scans]
+    if not any(scan.models for _, scan in scans if scan is not None):
+        where = f"put one into {roots.paths[0]}" if roots.paths else "set models.dirs"
+        findings.append(warn("models", "there is no model to serve", where))
+    return findings
+
+
+def _scan_within(path: Path, limit: float) -> RootScan | None:
+    found: list[RootScan] = []
+    # A thread that hangs in a volume cannot be ended, and must not hold the exit.
+    look = threading.Thread(
+        target=lambda: found.append(scan_root(str(path), HeaderCache())), daemon=True
+    )
+    look.start()
+    look.join(limit)
+    return found[0] if found else None
+
+
+def _root(path: Path, scan: RootScan | None, roots: Roots) -> Finding:
+    name = "models"
+    if scan is None:
+        return fail(name, f"{path}: the folder does not answer", "check the volume it is on")
+    status = scan.status
+    match status.state:
+        case RootState.OK:
+            pass
+        case RootState.ABSENT if not roots.configured:
+            return ok(name, f"{path}: not there, and not needed")
+        case RootState.ABSENT:
+            return warn(name, f"{path}: not there", "create it, or set models.dirs")
+        case RootState.DENIED if roots.platform == "darwin":
+            return fail(name, f"{path}: access is denied", PRIVACY)
+        case _:
+            return fail(name, f"{path}: {status.detail or status.state.value}")
+    text = f"{path}: {len(scan.models)} models"
+    if scan.broken:
+        first = scan.broken[0]
+        more = f", and {len(scan.broken) - 1} more" if len(scan.broken) > 1 else ""
+        return warn(
+            name,
+            f"{text}; {first.id} is broken ({first.file}: {first.reason}){more}",
+            "download it again, or remove it",
+        )
+    if roots.platform == "darwin" and _is_asked_for(path, roots.home):
+        return warn(name, f"{text}; readable here, and macOS asks anew for the service", PRIVACY)
+    return ok(name, text)
+
+
+def _is_asked_for(path: Path, home: Path) -> bool:
+    folders = [Path("/Volumes"), *(home / name for name in ASKED_FOR)]
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def check_private(places: Places) -> list[Finding]:
+    """Files that must be their owner's alone; an absent one is fine."""
+    mistakes = [*_open_folder(places.state), *_open_folder(places.logs)]
+    for folder in (places.state, places.logs):
+        mistakes += [finding for path in _files(folder) for finding in _readable(path)]
+    mistakes += _writable(places.config_file)
+    return mistakes or [ok("permissions", "state, logs and configuration are private")]
+
+
+def check_keys(places: Places) -> Finding:
+    try:
+        keys = read_keys(path_in(places.state))
+    except ConfigError as error:
+        return fail("keys", "; ".join(error.mistakes))
+    if not keys:
+        return ok("keys", "none: every program on this machine may use the server")
+    return ok("keys", ", ".join(f"{key.name} ({key.scope.value})" for key in keys))
+
+
+def check_cache(folder: Path) -> Finding:
+    """The folder can be written and has room."""
+    near = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(near, os.W_OK | os.X_OK):
+        return fail("cache", f"{folder}: cannot be written", f"check the owner of {near}")
+    free = shutil.disk_usage(near).free
+    text = f"{folder}: {format_bytes(free)} free"
+    if free < LITTLE_ROOM:
+        return warn("cache", text, "free some space on this disk")
+    return ok("cache", text)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError:
+        return
+
+
+def _open_folder(folder: Path) -> list[Finding]:
+    mode = _mode(folder)
+    if mode is None or not mode & 0o022:
+        return []
+    text = f"{folder}: others may write there (mode {mode:04o})"
+    return [fail("permissions", text, f"chmod 700 '{folder}'")]
+
+
+def _readable(path: Path) -> list[Finding]:
+    mode = _mode(path)
+    if mode is None or not mode & 0o077:
+        return []
+    text = f"{path}: others may read it (mode {mode:04o})"
+    return [warn("permissions", text, f"chmod 600 '{path}'")]
+
+
+def _writable(path: Path) -> list[Finding]:
+    mode = _mode(path)
+    if mode is None or not mode & 0o022:
+        return []
+    text = f"{path}: others may change it (mode {mode:04o})"
+    return [fail("permissions", text, f"chmod 600 '{path}'")]
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None

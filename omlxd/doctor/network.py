@@ -1,0 +1,108 @@
+"""Checks the port and the daemon behind it."""
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from omlxd.doctor.finding import Finding, fail, ok, warn
+from omlxd.service.health import Health, Healthy
+from omlxd.service.single_instance import InstanceRecord
+
+Bindable = Callable[[str, int], OSError | None]
+"""Host and port -> why they cannot be bound; None when they can."""
+
+
+def try_bind(host: str, port: int) -> OSError | None:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        return error
+    return None
+
+
+def check_port(
+    host: str,
+    port: int,
+    running: InstanceRecord | None,
+    *,
+    bind: Bindable = try_bind,
+    holder: Callable[[str, int], str],
+) -> Finding:
+    """Free, or held by the daemon of this data folder (``running``)."""
+    if running is not None and running.port is not None:
+        if port not in (0, running.port):
+            return warn(
+                "port",
+                f"the running daemon listens on {running.port}, configured is {port}",
+                "restart it: omlxd service restart",
+            )
+        return ok("port", f"{running.port} is held by the running daemon (pid {running.pid})")
+    if port == 0:
+        return ok("port", "a free one is taken at each start")
+    error = bind(host, port)
+    if error is None:
+        return ok("port", f"{port} is free")
+    if isinstance(error, socket.gaierror):
+        return fail("port", f"server.host {host!r} is not an address", "set it to 127.0.0.1")
+    return fail(
+        "port",
+        f"{port} cannot be used: {error.strerror or error}; it is held by {holder(host, port)}",
+        "stop that process, or set server.port",
+    )
+
+
+def check_reach(host: str, *, any_key: bool) -> Finding:
+    """Who can reach the port."""
+    if host == "localhost" or _is_loopback(host):
+        return ok("reach", f"{host}: this machine only")
+    if not any_key:
+        return fail(
+            "reach",
+            f"{host} lets other machines in, and there is no API key: the daemon will not start",
+            "omlxd key add NAME, or server.host = '127.0.0.1'",
+        )
+    return warn("reach", f"{host} lets other machines in, with a key; the traffic is not encrypted")
+
+
+def check_health(running: InstanceRecord | None, health: Health | None) -> Finding:
+    if running is None:
+        return warn("daemon", "it does not run", "omlxd service start, or omlxd serve")
+    if not isinstance(health, Healthy):
+        why = "it has no address yet" if health is None else health.why
+        return fail("daemon", f"pid {running.pid} is not healthy: {why}", "omlxd service logs")
+    if health.instance_id != running.instance_id:
+        return fail(
+            "daemon",
+            f"another daemon answers at {running.url} than the one of this folder",
+            "stop one of them",
+        )
+    return ok("daemon", f"{running.url}, version {health.version}, pid {running.pid}")
+
+
+def check_guard(status: Mapping[str, Any]) -> Finding:
+    """What the daemon's own ``/status`` says of the memory guard."""
+    match status:
+        case {"enabled": bool(enabled), "pressure_level": str(level)}:
+            pass
+        case _:
+            return warn("guard", "the daemon says nothing of its memory guard")
+    if not enabled:
+        return warn("guard", "the memory guard is off", "omlxd guard set --enable")
+    ceiling = status.get("ceiling") or {}
+    bound, remedy = ceiling.get("binding"), ceiling.get("remedy")
+    text = f"memory pressure is {level}" + (f" (bound: {bound})" if bound else "")
+    return ok("guard", text) if level == "ok" else warn("guard", text, remedy or None)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
