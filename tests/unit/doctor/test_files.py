@@ -1,0 +1,101 @@
+"""What the doctor says of folders and files."""
+
+from pathlib import Path
+
+import pytest
+
+from omlxd.api.key_file import Scope, add_key, path_in
+from omlxd.config.places import Places, places
+from omlxd.doctor.files import PRIVACY, Roots, check_cache, check_keys, check_private, check_roots
+from omlxd.doctor.finding import Finding, Verdict
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Places:
+    found = places(tmp_path, None)
+    for folder in (found.state, found.logs):
+        folder.mkdir(mode=0o700)
+    return found
+
+
+def roots(*paths: Path, configured: bool = True, platform: str = "darwin") -> list[Finding]:
+    home = paths[0].parent
+    return check_roots(Roots(paths, configured, 5.0, platform, home))
+
+
+def test_an_absent_folder_matters_when_it_was_named(tmp_path: Path) -> None:
+    named, none = roots(tmp_path / "gone")
+    assert (named.verdict, none.verdict) == (Verdict.WARN, Verdict.WARN)
+    usual, none = roots(tmp_path / "gone", configured=False)
+    assert usual.verdict is Verdict.OK
+    assert none.remedy == f"put one into {tmp_path / 'gone'}"
+
+
+def test_a_file_in_place_of_a_folder_fails(tmp_path: Path) -> None:
+    file = tmp_path / "models"
+    file.touch()
+    assert roots(file)[0].verdict is Verdict.FAIL
+
+
+def test_a_broken_model_is_named_with_its_file(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "half"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    (model / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    finding = roots(tmp_path / "models")[0]
+    assert finding.verdict is Verdict.WARN
+    assert "half is broken (model.safetensors" in finding.text
+
+
+def test_folders_that_macos_asks_for_get_the_hint_and_only_there(tmp_path: Path) -> None:
+    folder = tmp_path / "Documents" / "models"
+    folder.mkdir(parents=True)
+    home = Roots([folder], True, 5.0, "darwin", tmp_path)
+    hinted = check_roots(home)[0]
+    assert (hinted.verdict, hinted.remedy) == (Verdict.WARN, PRIVACY)
+    assert check_roots(Roots([folder], True, 5.0, "linux", tmp_path))[0].verdict is Verdict.OK
+
+
+def test_private_files_are_fine(here: Places) -> None:
+    (here.state / "x.json").touch(0o600)
+    here.config_file.touch(0o644)
+    assert [finding.verdict for finding in check_private(here)] == [Verdict.OK]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "verdict"),
+    [
+        ("state", 0o770, Verdict.FAIL),
+        ("logs", 0o777, Verdict.FAIL),
+        ("state/x.json", 0o644, Verdict.WARN),
+        ("logs/omlxd.log", 0o640, Verdict.WARN),
+        ("config.toml", 0o666, Verdict.FAIL),
+    ],
+)
+def test_what_others_can_open_is_named_with_the_remedy(
+    here: Places, tmp_path: Path, name: str, mode: int, verdict: Verdict
+) -> None:
+    path = tmp_path / name
+    if not path.exists():
+        path.touch()
+    path.chmod(mode)
+    (finding,) = check_private(here)
+    assert finding.verdict is verdict
+    assert str(path) in finding.text
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("chmod")
+
+
+def test_keys_are_named_and_a_key_file_that_is_not_trusted_fails(here: Places) -> None:
+    assert check_keys(here).text.startswith("none")
+    key = add_key(path_in(here.state), "app", Scope.INFERENCE, 0.0)
+    found = check_keys(here)
+    assert found.text == "app (inference)"
+    assert key not in found.text
+    path_in(here.state).chmod(0o644)
+    assert check_keys(here).verdict is Verdict.FAIL
+
+
+def test_a_cache_is_looked_for_and_never_made(here: Places) -> None:
+    assert check_cache(here.cache).verdict in (Verdict.OK, Verdict.WARN)
+    assert not here.cache.exists()
