@@ -133,6 +133,14 @@ class Daemon:
         """Raises Unreachable, Refused."""
         return self._ask("PUT", path, body)
 
+    def post(self, path: str, body: Mapping[str, Any], patience: float | None = PATIENCE) -> Any:
+        """``patience`` None waits for as long as it takes. Raises Unreachable, Refused."""
+        return self._ask("POST", path, body, patience)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Raises Unreachable, Refused."""
+        return self._ask("PATCH", path, body)
+
     def events(self, path: str) -> Iterator[Any]:
         """The data of a stream of events, until the daemon ends it. Raises as ``get``."""
         try:
@@ -147,11 +155,20 @@ class Daemon:
         except self._httpx.HTTPError as error:
             raise Unreachable(self._reason(error)) from None
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        patience: float | None = PATIENCE,
+    ) -> Any:
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         try:
-            answer = self._client.request(method, path, content=content, headers=headers)
+            timeout = self._httpx.Timeout(PATIENCE, read=patience)
+            answer = self._client.request(
+                method, path, content=content, headers=headers, timeout=timeout
+            )
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
             raise Unreachable(self._reason(error)) from None
         return self._value(answer)

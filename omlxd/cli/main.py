@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from omlxd.cli import doctor, guard, key, serve, service, status
+from omlxd.cli import doctor, guard, key, models, serve, service, status
 
-GROUPS = (serve, status, guard, key, service, doctor)
+GROUPS = (serve, status, models, guard, key, service, doctor)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -1,0 +1,91 @@
+"""Draws how far something with a known size has come, on a terminal or line by line."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from omlxd.cli.draw import bar, duration, percent, size
+
+REDRAW = 0.2
+"""Seconds between two pictures on a terminal."""
+LINE_SHARE = 0.1
+"""Without a terminal: a line for each such share of the whole."""
+WINDOW = 10.0
+"""Seconds of which the speed is that of."""
+
+
+class Progress:
+    """One bar. ``add`` may be called often; it draws now and then."""
+
+    def __init__(
+        self,
+        label: str,
+        total: int | None,
+        *,
+        done: int = 0,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label = label
+        self._out = sys.stderr if out is None else out
+        self._clock = clock
+        self._marks = [(clock(), done)]
+        self._drawn_at: float | None = None
+        self._drawn_share = 0.0
+        self._drawn: str | None = None
+        self.total = total
+        self.done = done
+
+    def add(self, count: int) -> None:
+        self.at(self.done + count)
+
+    def at(self, done: int, total: int | None = None) -> None:
+        """So much is done now, of ``total`` if that became known."""
+        self.done = done
+        self.total = self.total if total is None else total
+        now = self._clock()
+        if self._is_due(now):
+            self._marks.append((now, done))
+            while len(self._marks) > 2 and now - self._marks[1][0] > WINDOW:
+                self._marks.pop(0)
+            self._draw(now)
+
+    def end(self) -> None:
+        """Draw the last state, and leave the line."""
+        if self._drawn != self._text():
+            self._draw(self._clock())
+        if self._out.isatty():
+            self._out.write("\n")
+            self._out.flush()
+
+    def _is_due(self, now: float) -> bool:
+        if self._out.isatty():
+            return self._drawn_at is None or now - self._drawn_at >= REDRAW
+        return self.total is not None and self._share() - self._drawn_share >= LINE_SHARE
+
+    def _share(self) -> float:
+        return self.done / self.total if self.total else 0.0
+
+    def _draw(self, now: float) -> None:
+        self._drawn_at, self._drawn_share = now, self._share()
+        self._drawn = self._text()
+        line = f"\r{self._drawn}\x1b[K" if self._out.isatty() else f"{self._drawn}\n"
+        self._out.write(line)
+        self._out.flush()
+
+    def _text(self) -> str:
+        if self.total is None:
+            return f"{self._label}  {size(self.done)}"
+        parts = [self._label, f"{size(self.done)} of {size(self.total)}"]
+        if self._out.isatty():
+            parts.insert(1, bar(self.done, self.total, ()))
+        parts.append(percent(self.done, self.total))
+        speed = self._speed()
+        if speed and self.done < self.total:
+            parts += [f"{size(int(speed))}/s", f"{duration((self.total - self.done) / speed)} left"]
+        return "  ".join(parts)
+
+    def _speed(self) -> float | None:
+        (began, first), (ended, last) = self._marks[0], self._marks[-1]
+        return (last - first) / (ended - began) if ended > began else None

@@ -1,0 +1,212 @@
+"""Pulls a model from the hub into a folder: whole, checked and recorded, or not at all."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from omlxd.cli.hub_files import RECORD, HubFile, NotPullable, wanted
+from omlxd.store import DamagedFile, read_json, write_json
+from omlxd.units import MiB, format_bytes
+
+PARTIAL = ".pull"
+"""Folder inside the models folder for what is not complete; a scan looks into no hidden one."""
+SPARE = 256 * MiB
+"""Disk space that a pull leaves free."""
+_BLOCK = 4 * MiB
+
+
+class Repository(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def commit(self) -> str: ...
+
+    @property
+    def files(self) -> tuple[HubFile, ...]: ...
+
+
+class Source(Protocol):
+    """``cli.hub.Hub``."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def fetch(
+        self, repository: Any, file: HubFile, target: Path, note: Callable[[int], None]
+    ) -> None: ...
+
+
+class Bar(Protocol):
+    def add(self, count: int) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """``news`` is False when it was there already."""
+
+    folder: Path
+    commit: str
+    size: int
+    news: bool
+
+
+def pull(
+    source: Source,
+    repository: Repository,
+    models: Path,
+    make_bar: Callable[[str, int, int], Bar],
+) -> Pulled:
+    """Download what ``repository`` holds of a model to ``models``/org/name.
+
+    What an earlier, interrupted pull of the same commit has left is gone on with. ``make_bar``
+    gets a label, the total and what is there. Raises NotPullable, OSError.
+    """
+    files = wanted(repository.files)
+    size = sum(file.size for file in files)
+    final = models / repository.name
+    if _is_current(final, repository.commit):
+        return Pulled(final, repository.commit, size, news=False)
+    _refuse_foreign(final)
+    with _working_folder(models, repository) as work:
+        _make_room(work, files)
+        there = sum(_held(work, file) for file in files)
+        bar = make_bar(repository.name, size, there)
+        try:
+            for file in files:
+                _complete(source, repository, file, work, bar)
+        finally:
+            bar.end()
+        write_json(work / RECORD, _record(source, repository, files))
+        _move_in(work, final)
+    return Pulled(final, repository.commit, size, news=True)
+
+
+def recorded_commit(folder: Path) -> str | None:
+    """The commit that a pull recorded in ``folder``."""
+    try:
+        match read_json(folder / RECORD):
+            case {"commit": str(commit)}:
+                return commit
+    except (DamagedFile, OSError):
+        pass
+    return None
+
+
+def _is_current(final: Path, commit: str) -> bool:
+    return recorded_commit(final) == commit
+
+
+def _refuse_foreign(final: Path) -> None:
+    if os.path.lexists(final) and recorded_commit(final) is None:
+        raise NotPullable(
+            f"{final} is there already and was not pulled by omlxd. Move it away first."
+        )
+
+
+@contextmanager
+def _working_folder(models: Path, repository: Repository) -> Iterator[Path]:
+    """A folder of this commit alone, locked against a second pull."""
+    work = models / PARTIAL / f"{repository.name.replace('/', '--')}--{repository.commit}"
+    work.mkdir(parents=True, exist_ok=True)
+    lock = work.with_name(f"{work.name}.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise NotPullable(f"{repository.name} is being pulled already.") from None
+    try:
+        yield work
+    finally:
+        if not work.exists():
+            os.unlink(lock.name)
+        lock.close()
+
+
+def _make_room(work: Path, files: tuple[HubFile, ...]) -> None:
+    needed = sum(file.size - min(_held(work, file), file.size) for file in files)
+    free = shutil.disk_usage(work).free
+    if needed + SPARE > free:
+        raise NotPullable(
+            f"The disk is too full: {format_bytes(needed)} are to come and {format_bytes(free)} "
+            f"are free at {work.parent.parent} ({format_bytes(SPARE)} stay so)."
+        )
+
+
+def _held(work: Path, file: HubFile) -> int:
+    for path in (work / file.name, _partial(work, file)):
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return 0
+
+
+def _partial(work: Path, file: HubFile) -> Path:
+    return work / f"{file.name}.partial"
+
+
+def _complete(source: Source, repository: Repository, file: HubFile, work: Path, bar: Bar) -> None:
+    """The file under its name, checked against what the hub says of it."""
+    if (work / file.name).exists():
+        return  # it gets this name only once it was checked
+    partial = _partial(work, file)
+    source.fetch(repository, file, partial, bar.add)
+    if not _is_whole(partial, file):
+        partial.unlink()
+        raise NotPullable(
+            f"{file.name} arrived damaged: its checksum is not what the hub says. It was deleted; "
+            "run the same command again."
+        )
+    with partial.open("rb") as stream:
+        os.fsync(stream.fileno())
+    partial.rename(work / file.name)
+
+
+def _is_whole(path: Path, file: HubFile) -> bool:
+    if path.stat().st_size != file.size:
+        return False
+    if file.sha256 is not None:
+        return _digest(path, hashlib.sha256()) == file.sha256
+    if file.blob is not None and len(file.blob) == 40:
+        # How git names a blob; not a matter of security.
+        start = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+        return _digest(path, start) == file.blob
+    return True
+
+
+def _digest(path: Path, digest: Any) -> str:
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return str(digest.hexdigest())
+
+
+def _record(source: Source, repository: Repository, files: tuple[HubFile, ...]) -> dict[str, Any]:
+    return {
+        "repository": repository.name,
+        "commit": repository.commit,
+        "endpoint": source.endpoint,
+        "pulled_at": int(time.time()),
+        "files": {file.name: {"bytes": file.size, "sha256": file.sha256} for file in files},
+    }
+
+
+def _move_in(work: Path, final: Path) -> None:
+    """Give the complete folder its name; an older commit under that name makes way first."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    old = work.with_name(f"{work.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.rename(old)
+    work.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
