@@ -110,8 +110,7 @@ def model_targets(name: str) -> list[tuple[str, str]]:
         ("GET", f"/v1/models/{name}"),
         ("POST", f"/v1/models/{name}/load"),
         ("POST", f"/v1/models/{name}/unload"),
-        ("PATCH", f"/v1/models/{name}/settings"),
-        ("GET", f"/v1/models/{name}/fit"),
+        ("PATCH", f"/v1/models/{name}"),
     ]
 
 
