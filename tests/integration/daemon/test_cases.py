@@ -151,7 +151,7 @@ def test_t40_a_long_prefill_sends_comments_so_that_clients_stay(
     make_daemon: MakeDaemon, smollm2: Path
 ) -> None:
     daemon = make_daemon(
-        models=(smollm2,), config="[api]\nkeep_alive_interval = 0.3\nhold_start = 0.2\n"
+        models=(smollm2,), config="[api]\nkeep_alive_interval = 0.5\nhold_start = 0.2\n"
     )
     body = chat(smollm2, LONG_PROMPT, max_tokens=1, stream=True)
     comments_before_data = 0
@@ -291,7 +291,7 @@ def test_t63_a_model_root_that_is_not_there_is_told_and_not_waited_for(
 def test_t71_a_model_in_the_hub_cache_loads_without_the_network(
     make_daemon: MakeDaemon, tmp_path: Path, tiny: Path
 ) -> None:
-    snapshot = tmp_path / "hub/models--org--tiny/snapshots/abc"
+    snapshot = tmp_path / "hub/models--org--tiny/snapshots/0123abc"
     blobs = tmp_path / "hub/models--org--tiny/blobs"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
@@ -300,7 +300,7 @@ def test_t71_a_model_in_the_hub_cache_loads_without_the_network(
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
     refs = tmp_path / "hub/models--org--tiny/refs"
     refs.mkdir()
-    (refs / "main").write_text("abc")
+    (refs / "main").write_text("0123abc")
     with socket.create_server(("127.0.0.1", 0)) as black_hole:
         black_hole.settimeout(0.2)
         port = black_hole.getsockname()[1]
