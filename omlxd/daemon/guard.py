@@ -120,13 +120,14 @@ class Guard:
             return None
         around, now = self._around, self._around.clock()
         reading = with_footprint(entry.reading, around.host.footprint(), now)
-        usage, _ = measure_usage(reading, around.engine.latest_sample, ReleaseWindow(), now)
+        usage, _ = measure_usage(reading, around.runtime.latest, ReleaseWindow(), now)
         return MemoryView(
             usage=usage,
             ceilings=entry.decision.ceilings,
             paused=entry.decision.paused,
             enforce=self.settings.in_force.policy.enforce,
             reading=reading,
+            age=now - entry.last_at,
         )
 
     def _activity(self) -> Activity:

@@ -85,6 +85,14 @@ class RuntimeEyes:
     def up(self) -> bool:
         return self._engine.info is not None
 
+    @property
+    def latest(self) -> AllocatorSample | None:
+        """The last sample. Without work nothing has changed it since, so it is of now."""
+        latest = self._engine.latest_sample
+        if latest is None or self._working():
+            return latest
+        return replace(latest, taken_at=self._clock())
+
     async def sample(self) -> AllocatorSample | None:
         """Fresh when the device thread is idle, else its last; never waits for a step."""
         engine = self._engine

@@ -3,14 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from omlxd.policy.admission import Admit, LoadNeed, LoadPlan, LoadScene, plan_load
+from omlxd.policy.admission import Admit, LoadNeed, LoadPlan, LoadScene, Wait, plan_load
 from omlxd.policy.tiers import Tier
+from omlxd.pool.entry import Queued
 from omlxd.pool.estimate import beside_weights, load_need
 from omlxd.pool.fit import Fit, TierFit, fits
-from omlxd.pool.protocol import DeviceEngine, MemoryView
+from omlxd.pool.protocol import MemoryView, PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.sizes import SizeBook
 from omlxd.pool.view import view_for_load
+
+RECENT = 2.0
+"""Seconds since the guard looked; a load is judged by nothing older."""
+LOOK_LIMIT = 3.0
+"""Seconds in line after which it is judged by what there is, should the guard fail to look."""
 
 Admission = Callable[[ModelRecord, Sequence[ModelRecord], int], LoadPlan]
 """(the model, all models, bytes promised and not allocated yet) -> what to do."""
@@ -26,11 +32,8 @@ class FitAsk:
 
 
 class MemoryAdmission:
-    def __init__(
-        self, engine: DeviceEngine, memory: Callable[[], MemoryView | None], sizes: SizeBook
-    ) -> None:
-        self._engine = engine
-        self._memory = memory
+    def __init__(self, ports: PoolPorts, sizes: SizeBook) -> None:
+        self._ports = ports
         self._sizes = sizes
 
     def __call__(
@@ -38,9 +41,12 @@ class MemoryAdmission:
     ) -> LoadPlan:
         """Where nothing is known of the machine's memory every load is admitted."""
         need = load_need(record.model, self._sizes)
-        memory = self._memory()
+        memory = self._ports.memory()
         if memory is None:
             return Admit(need.bytes)
+        if memory.age > RECENT and self._in_line(record) < LOOK_LIMIT:
+            self._ports.wake()
+            return Wait("memory is being looked at")
         scene = self._scene(memory, records, promised)
         return plan_load(need, replace(scene, evicted=record.evicted_for), memory.ceilings)
 
@@ -48,7 +54,7 @@ class MemoryAdmission:
         self, record: ModelRecord, records: Sequence[ModelRecord], ask: FitAsk, now: float
     ) -> Fit:
         """What admission would say to the model with so much work, under each tier."""
-        model, memory = record.model, self._memory()
+        model, memory = record.model, self._ports.memory()
         weights = self._sizes.expected(model)
         if record.facts is not None:
             weights = record.facts.weights_bytes
@@ -73,10 +79,16 @@ class MemoryAdmission:
             tiers=tiers,
         )
 
+    def _in_line(self, record: ModelRecord) -> float:
+        """Seconds."""
+        state = record.state
+        return self._ports.clock() - state.since if isinstance(state, Queued) else LOOK_LIMIT
+
     def _scene(
         self, memory: MemoryView, records: Sequence[ModelRecord], promised: int
     ) -> LoadScene:
-        views = (view_for_load(other, self._engine.view(other.id)) for other in records)
+        engine = self._ports.engine
+        views = (view_for_load(other, engine.view(other.id)) for other in records)
         return LoadScene(
             models=tuple(seen for seen in views if seen is not None),
             usage=memory.usage,

@@ -60,7 +60,7 @@ class EnginePool:
         self._ports = ports
         self._book = SettingsBook(options)
         self._sizes = SizeBook()
-        self._admission = MemoryAdmission(ports.engine, ports.memory, self._sizes)
+        self._admission = MemoryAdmission(ports, self._sizes)
         self._residency = Residency(options, ports, self._admission, self._measured)
         self._tokenizers = TokenizerCache(ports.load_tokenizer)
         call_later = ports.call_later or loop_call_later
@@ -241,7 +241,7 @@ class EnginePool:
         return await guard.apply(action, self._residency, self._options, self._ports, load_error)
 
     def check_idle(self) -> None:
-        """Unload what nobody used for its idle timeout; called after each tick of the guard."""
+        """After each tick of the guard: idle timeouts, and the loads that wait for its look."""
         now = self._residency.awake()
         for record in list(self._residency.records.values()):
             timeout = self._book.idle_timeout(record.id)
@@ -254,6 +254,7 @@ class EnginePool:
             for r in self._residency.records.values()
             if r.wanted or r.facts is not None
         )
+        self._residency.advance()
 
     # Life
 

@@ -78,6 +78,7 @@ class MemoryView:
         paused: admission of requests is paused by pressure.
         enforce: False when the guard only watches.
         reading: what the ceilings were made of; without it there is no preview of other tiers.
+        age: seconds since the guard looked; an idle one looks every 30 s only.
     """
 
     usage: Usage
@@ -85,6 +86,7 @@ class MemoryView:
     paused: bool = False
     enforce: bool = True
     reading: MemoryReading | None = None
+    age: float = 0.0
 
 
 def _nothing() -> None:

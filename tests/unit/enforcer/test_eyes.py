@@ -129,6 +129,14 @@ async def test_no_answer_in_time_leaves_the_last_sample(answer: Exception | None
     assert await eyes_on(engine).sample() == engine.latest_sample
 
 
+def test_the_last_sample_of_an_idle_runtime_is_of_now_and_of_a_working_one_of_its_step() -> None:
+    engine = Engine()
+    assert eyes_on(engine).latest == AllocatorSample(100.0, 1, 2, 3)
+    assert eyes_on(engine, working=True).latest == AllocatorSample(90.0, 1, 2, 3)
+    engine.latest_sample = None
+    assert eyes_on(engine).latest is None
+
+
 def memory_of(engine: Engine) -> RuntimeMemory:
     return eyes_on(engine).memory()
 

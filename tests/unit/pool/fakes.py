@@ -235,6 +235,7 @@ class FakeMachine:
         self.others = 0
         self.residue = 0
         self.paused = False
+        self.age = 0.0
         self.most = 0
         self.reading: MemoryReading | None = None
 
@@ -255,7 +256,9 @@ class FakeMachine:
     def memory(self) -> MemoryView:
         self.most = max(self.most, self.used())
         usage = Usage(bytes=self.usage(), active=self.used(), pool=0, footprint=self.usage())
-        return MemoryView(usage, self.ceilings, paused=self.paused, reading=self.reading)
+        return MemoryView(
+            usage, self.ceilings, paused=self.paused, reading=self.reading, age=self.age
+        )
 
 
 class House:
