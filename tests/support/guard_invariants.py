@@ -96,7 +96,10 @@ class Watch:
         self._check_over(decision, now, gave=bool(deeds))
 
     def _check_over(self, decision: Decision, now: float, *, gave: bool) -> None:
-        over = is_over(decision.usage.bytes, decision.ceilings)
+        leaving = sum(view.bytes for view in self.daemon.pool.views() if view.unloading)
+        usage = decision.usage.bytes
+        # What is on its way out frees enough by itself, though a long step may hold it up.
+        over = usage is not None and is_over(usage - leaving, decision.ceilings)
         counted = self._counted_at is None or now - self._counted_at >= BURST
         if counted:
             self._counted_at = now

@@ -199,11 +199,13 @@ class SimulatedBackend:
         self.spent = 0.0
         self.slowness = 1.0
         self.steps = 0
+        self.loads = 0
 
     def start(self) -> BackendInfo:
         return BackendInfo("simulated", (), "no device", self.mac.working_set, None, None)
 
     def begin_load(self, path: str) -> "_Load":
+        self.loads += 1
         return _Load(self, self.shapes[path])
 
     def sample(self, now: float) -> AllocatorSample:

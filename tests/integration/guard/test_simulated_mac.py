@@ -1,260 +1,228 @@
-"""The whole core of the daemon on simulated Macs, through hours of trouble in virtual time.
-
-Random, seeded scripts on machines of every size; the invariants of ``guard_invariants`` hold
-after every tick, and once the trouble is over the daemon is as good as new.
-"""
+"""The whole core of the daemon on simulated Macs: one trouble at a time, in virtual time."""
 
 import asyncio
-import contextlib
-import random
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 import pytest
 
-from omlxd.errors import OmlxdError
+from omlxd.policy.actions import Unload
 from omlxd.policy.pressure import Level
-from omlxd.pool.options import PoolOptions
 from omlxd.units import GiB
+from tests.integration.guard.machines import loaded, played, until
 from tests.support.guard_invariants import Watch
-from tests.support.simulated_daemon import SimulatedDaemon, Troubles
-from tests.support.simulated_mac import CRITICAL, ModelShape
-from tests.support.virtual_time import run_virtually
-
-SIZES = (8, 16, 32, 64, 128, 512)
-LEAST_TICKS = 1000
-SEEDS = (1, 2)
-
-EXPECTED_ERRORS = {
-    "memory_pressure",
-    "memory_pressure_aborted",
-    "insufficient_memory",
-    "model_too_large",
-    "model_unloading",
-    "model_load_cancelled",
-    "queue_full",
-}
+from tests.support.simulated_daemon import SimulatedDaemon
+from tests.support.simulated_mac import CRITICAL
 
 
-@pytest.fixture(autouse=True)
-def troubles() -> Iterator[Troubles]:
-    with Troubles() as found:
-        yield found
-    assert found.records == []
+@pytest.mark.parametrize("busy", [False, True])
+def test_one_odd_sample_of_other_apps_changes_nothing(busy: bool) -> None:
+    """One odd sample (another app's spike) never evicts or aborts."""
 
-
-def a_mac(size: int, **more: Any) -> SimulatedDaemon:
-    """A machine of ``size`` GiB with other apps on it, and models from small to too large."""
-    total = size * GiB
-    shares = {"small": 0.04, "other": 0.05, "middle": 0.12, "big": 0.3, "huge": 0.5, "absurd": 1.1}
-    shapes = {
-        name: ModelShape(
-            weights=int(total * share),
-            kv_token=int(total * share / 40_000),
-            transient_token=int(total * share / 20_000),
-            piece_seconds=0.3 + share,
-            prefill_seconds=0.0005 + share / 200,
-        )
-        for name, share in shares.items()
-    }
-    more.setdefault("pool_options", PoolOptions(scan_every=None, idle_timeout=600.0))
-    return SimulatedDaemon(
-        total,
-        shapes,
-        wired=int(0.05 * total),
-        apps=int(0.15 * total),
-        idle_apps=int(0.05 * total),
-        file_cache=int(0.2 * total),
-        **more,
-    )
-
-
-class Script:
-    """Random trouble, the same for the same seed."""
-
-    def __init__(self, daemon: SimulatedDaemon, seed: int) -> None:
-        self.daemon = daemon
-        self.random = random.Random(seed)
-        self.usual_apps = daemon.mac.apps
-        self.clients: dict[asyncio.Task[Any], None] = {}
-        """In order of their arrival."""
-        self.scenes: tuple[Callable[[], Awaitable[None]], ...] = (
-            self.apps_grow,
-            self.apps_recede,
-            self.apps_spike,
-            self.counters_fail,
-            self.counters_freeze,
-            self.footprint_fails,
-            self.pool_swells,
-            self.machine_sleeps,
-            self.system_is_critical,
-            self.requests_burst,
-            self.requests_burst,
-            self.clients_leave,
-            self.pins_change,
-            self.owner_loads_and_unloads,
-            self.policy_changes,
-            self.wakes_burst,
-            self.device_is_slow,
-            self.quiet,
-        )
-
-    async def scene(self) -> None:
-        await self.random.choice(self.scenes)()
-        for _ in range(self.random.randrange(6)):
-            self.send()
-        await asyncio.sleep(self.random.uniform(1, 30))
-
-    def send(self) -> None:
-        draw = self.random
-        model = draw.choices(tuple(self.daemon.shapes), (6, 5, 4, 3, 2, 1))[0]
-        request = self.daemon.ask(
-            model,
-            prompt=draw.choice((10, 200, 1000, 6000)),
-            tokens=draw.choice((1, 20, 100)),
-            hold=draw.choice((0.0, 0.0, 0.5, 3.0)),
-            deadline=draw.choice((None, 5.0, 60.0)),
-        )
-        self.follow(asyncio.create_task(request))
-
-    def follow(self, task: asyncio.Task[Any]) -> None:
-        self.clients[task] = None
-        task.add_done_callback(self.clients.pop)
-
-    async def apps_grow(self) -> None:
-        mac = self.daemon.mac
-        goal = int(mac.total * self.random.uniform(0.3, 0.95))
-        for _ in range(5):
-            mac.apps += (goal - mac.apps) // 3
-            await asyncio.sleep(self.random.uniform(0.2, 5))
-
-    async def apps_recede(self) -> None:
-        self.daemon.mac.apps = int(self.usual_apps * self.random.uniform(0.5, 1.5))
-
-    async def apps_spike(self) -> None:
-        self.daemon.kernel.spikes = [int(self.daemon.mac.total * self.random.uniform(0.2, 0.9))]
-
-    async def counters_fail(self) -> None:
-        kernel = self.daemon.kernel
-        kernel.counters_fail, kernel.psutil_fails = True, self.random.random() < 0.5
-        await asyncio.sleep(self.random.uniform(1, 60))
-        kernel.counters_fail = kernel.psutil_fails = False
-
-    async def counters_freeze(self) -> None:
-        self.daemon.kernel.frozen = True
-        await asyncio.sleep(self.random.uniform(1, 200))
-        self.daemon.kernel.frozen = False
-
-    async def footprint_fails(self) -> None:
-        self.daemon.kernel.footprint_fails = True
-        await asyncio.sleep(self.random.uniform(1, 20))
-        self.daemon.kernel.footprint_fails = False
-
-    async def pool_swells(self) -> None:
-        mac = self.daemon.mac
-        mac.pool += min(80 * GiB, int(mac.total * self.random.uniform(0.1, 0.6)))
-
-    async def machine_sleeps(self) -> None:
-        self.daemon.sleep_machine(self.random.choice((30.0, 600.0, 36_000.0)))
-
-    async def system_is_critical(self) -> None:
-        self.daemon.mac.forced_pressure = CRITICAL
-        await asyncio.sleep(self.random.uniform(1, 40))
-        self.daemon.mac.forced_pressure = None
-
-    async def requests_burst(self) -> None:
-        for _ in range(self.random.randrange(5, 30)):
-            self.send()
-
-    async def clients_leave(self) -> None:
-        for task in self.random.sample(list(self.clients), len(self.clients) // 2):
-            task.cancel()
-
-    async def pins_change(self) -> None:
-        model = self.random.choice(("small", "other", "middle"))
-        await self.daemon.pool.change_settings(model, {"pinned": self.random.random() < 0.5})
-
-    async def owner_loads_and_unloads(self) -> None:
-        model = self.random.choice(tuple(self.daemon.shapes))
-        if self.random.random() < 0.5:
-            self.follow(asyncio.create_task(self.daemon.pool.unload(model)))
-        else:
-            self.follow(asyncio.create_task(self.owner_load(model)))
-
-    async def owner_load(self, model: str) -> None:
-        with contextlib.suppress(OmlxdError):
-            await self.daemon.pool.load(model)
-
-    async def policy_changes(self) -> None:
-        draw = self.random
-        tier = draw.choice(("safe", "balanced", "aggressive", "custom"))
-        size = self.daemon.mac.total / GiB * draw.uniform(0.2, 1.2)
-        body = {"tier": tier, "custom_ceiling_gb": size if tier == "custom" else None}
-        self.daemon.settings.change({**body, "enabled": draw.random() < 0.9})
-        self.daemon.enforcer.wake()
-
-    async def wakes_burst(self) -> None:
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small", "middle", "big")
+        answer = asyncio.create_task(daemon.ask("big", tokens=400))
+        if not busy:
+            await answer
+        await daemon.ticks(4)
         for _ in range(20):
-            self.daemon.enforcer.wake(active=True)
-            await asyncio.sleep(0.05)
+            looks = daemon.kernel.host_calls
+            daemon.kernel.spikes = [100 * GiB]
+            await until(lambda seen=looks: daemon.kernel.host_calls > seen, 40)
+            await daemon.ticks(4)
+            assert daemon.kernel.spikes == []
+            assert daemon.decision.level is Level.OK
+        assert await answer == "finished"
+        assert watch.deeds == []
+        assert set(daemon.in_memory()) == {"small", "middle", "big"}
 
-    async def device_is_slow(self) -> None:
-        self.daemon.backend.slowness = self.random.choice((1.0, 8.0, 40.0))
-        await asyncio.sleep(self.random.uniform(1, 60))
-        self.daemon.backend.slowness = 1.0
+    played(scene)
 
-    async def quiet(self) -> None:
-        await asyncio.sleep(self.random.uniform(30, 900))
 
-    async def end(self) -> None:
-        """Everything is as at the start, and every request has had time to end."""
-        daemon, kernel = self.daemon, self.daemon.kernel
-        daemon.mac.apps = self.usual_apps
+def test_apps_that_stay_are_made_room_for_by_the_least_recently_used_first() -> None:
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "middle", "small", "other", "big")
+        daemon.mac.apps += 25 * GiB
+        await until(lambda: len(daemon.in_memory()) < 4, 40)
+        await daemon.ticks(5)
+        assert [deed.model_id for deed in watch.since(0) if isinstance(deed, Unload)] == ["middle"]
+        assert daemon.in_memory() == ["small", "other", "big"]
+        assert daemon.decision.level is Level.OK
+
+    played(scene)
+
+
+def test_a_frozen_reading_refuses_nothing_for_ever() -> None:
+    """Counters that stopped in a bad moment stop counting: what fits the machine is served."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        daemon.mac.apps += 90 * GiB
+        await daemon.ticks(4)
+        assert await daemon.ask("big") == "insufficient_memory"
+        daemon.kernel.frozen = True
+        daemon.mac.apps -= 90 * GiB
+        await asyncio.sleep(10)
+        assert await daemon.ask("big") == "finished"
+        await asyncio.sleep(3600)
+        assert any("same answer" in line for line in daemon.enforcer.latest.reading.degraded)
+        await loaded(daemon, "huge", "small")
+        assert watch.deeds == []
+
+    played(scene)
+
+
+@pytest.mark.parametrize("psutil_fails", [False, True])
+def test_counters_that_fail_take_nothing_from_anybody(psutil_fails: bool) -> None:
+    """A reading that fails degrades: psutil's available memory, then the static ceiling."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small", "big")
+        daemon.kernel.counters_fail, daemon.kernel.psutil_fails = True, psutil_fails
+        await daemon.ticks(30)
+        await loaded(daemon, "middle")
+        daemon.kernel.counters_fail = daemon.kernel.psutil_fails = False
+        await daemon.ticks(10)
+        assert watch.deeds == []
+        assert daemon.decision.level is Level.OK
+
+    played(scene)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_pool_of_80_gb_is_returned_and_costs_nobody_anything(busy: bool) -> None:
+    """Level not ok, no emergency, the pool above 2 GiB: reclaim, nothing destructive happens."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small", "middle", "big")
+        answers = [asyncio.create_task(daemon.ask("big", tokens=200)) for _ in range(4 * busy)]
+        await asyncio.sleep(5)
+        daemon.mac.pool += daemon.decision.ceilings.soft + 12 * GiB - daemon.mac.footprint
+        assert daemon.mac.pool > 80 * GiB
+        await until(lambda: daemon.mac.pool < GiB, 20)
+        assert [await answer for answer in answers] == ["finished"] * len(answers)
+        await daemon.ticks(5)
+        assert watch.deeds == []
+        assert daemon.decision.level is Level.OK
+        assert not daemon.decision.paused
+
+    played(scene, size=512)
+
+
+def test_a_swollen_pool_keeps_no_model_out() -> None:
+    """What the allocator pools is given back before the load, so nothing else has to go."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small")
+        daemon.mac.pool += 60 * GiB
+        await daemon.engine.sample()
+        assert await daemon.ask("huge") == "finished"
+        assert daemon.in_memory() == ["small", "huge"]
+        assert daemon.mac.pool < 10 * GiB
+        assert watch.deeds == []
+
+    played(scene)
+
+
+@pytest.mark.parametrize("seconds", [30.0, 3600.0, 200_000.0])
+def test_the_sleep_of_the_machine_costs_nobody_anything(seconds: float) -> None:
+    """Numbers from before the sleep are old; nothing is evicted or aborted on them."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small", "big")
+        answer = asyncio.create_task(daemon.ask("big", tokens=100))
+        await asyncio.sleep(7)
+        daemon.sleep_machine(seconds)
+        ticks = watch.ticks
+        await until(lambda: watch.ticks > ticks, 11)
+        assert await answer == "finished"
+        assert await daemon.ask("small") == "finished"
+        assert watch.deeds == []
+        assert set(daemon.in_memory()) == {"small", "big"}
+
+    played(scene)
+
+
+def test_critical_pressure_of_the_system_only_pauses_admission() -> None:
+    """ "critical" pauses admission as a soft level does; running requests go on."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small", "middle")
+        running = asyncio.create_task(daemon.ask("small", tokens=100))
+        await asyncio.sleep(3)
+        daemon.mac.forced_pressure = CRITICAL
+        await until(lambda: daemon.decision.paused, 11)
+        waiting = asyncio.create_task(daemon.ask("small"))
+        assert await daemon.ask("middle") == "finished"
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        assert await running == "finished"
+        assert await waiting == "finished"
         daemon.mac.forced_pressure = None
-        daemon.backend.slowness = 1.0
-        kernel.counters_fail = kernel.psutil_fails = kernel.footprint_fails = kernel.frozen = False
-        kernel.spikes = []
-        daemon.settings.change({"tier": None, "custom_ceiling_gb": None, "enabled": None})
-        for name in ("small", "other", "middle"):
-            await daemon.pool.change_settings(name, {"pinned": False})
-        daemon.enforcer.wake()
-        if self.clients:
-            _, late = await asyncio.wait(set(self.clients), timeout=3600)
-            assert not late, "requests never end"
+        await until(lambda: not daemon.decision.paused, 11)
+        assert watch.deeds == []
+
+    played(scene)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("size", SIZES)
-def test_the_invariants_hold_through_random_trouble(size: int, seed: int) -> None:
-    async def through_trouble() -> None:
-        daemon = a_mac(size, pinned=["other"] if seed % 2 else [])
-        watch = Watch(daemon)
-        await daemon.start()
-        script = Script(daemon, 1000 * size + seed)
-        while watch.ticks < LEAST_TICKS // len(SEEDS):
-            await script.scene()
-            assert watch.broken == []
-        await script.end()
-        await daemon.ticks(8)
-        assert watch.broken == []
-        await as_good_as_new(daemon, watch)
-        await daemon.stop()
-        assert daemon.deaths == []
-        assert set(daemon.tally.errors) <= EXPECTED_ERRORS, daemon.tally.texts
-        assert daemon.tally.finished > 0
+def test_pinned_models_stay_and_their_requests_end_only_in_an_emergency() -> None:
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small", "middle")
+        running = asyncio.create_task(daemon.ask("big", tokens=2000))
+        await asyncio.sleep(10)
+        daemon.mac.apps = daemon.mac.total
+        assert await running == "memory_pressure_aborted"
+        assert daemon.decision.emergency
+        await daemon.ticks(20)
+        assert daemon.in_memory() == ["big"]
+        daemon.mac.apps = 0
+        await until(lambda: not daemon.decision.paused, 30)
+        assert await daemon.ask("big") == "finished"
 
-    run_virtually(through_trouble())
+    played(scene, pinned=["big"])
 
 
-async def as_good_as_new(daemon: SimulatedDaemon, watch: Watch) -> None:
-    """It has settled, owes nobody anything, and serves."""
-    at = daemon.clock()
-    await daemon.ticks(10)
-    assert watch.since(at) == []
-    assert daemon.decision.level is not Level.HARD
-    assert daemon.tally.open == 0
-    assert daemon.engine.requests() == ()
-    assert daemon.promised == 0
-    assert [s.id for s in daemon.pool.statuses() if s.leases or s.waiting] == []
-    for model in ("small", "middle", "big"):
-        assert await daemon.ask(model) == "finished"
+def test_steady_work_of_two_models_that_do_not_fit_together_does_not_thrash() -> None:
+    """They take turns by the line for memory; the guard takes nothing, and nobody starves."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        answers = []
+        for _ in range(60):
+            for model in ("huge", "big"):
+                answers.append(asyncio.create_task(daemon.ask(model, tokens=10)))
+            await asyncio.sleep(10)
+        assert {await answer for answer in answers} == {"finished"}
+        assert watch.deeds == []
+        assert daemon.backend.loads <= len(answers) / 2
+
+    played(scene, size=64)
+
+
+def test_a_model_at_the_edge_is_not_loaded_and_dropped_again_and_again() -> None:
+    """No eternal reload, whatever other apps take: loads and evictions come to an end."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        for share in range(10, 70, 6):
+            daemon.mac.apps = daemon.mac.total * share // 100
+            await daemon.ticks(6)
+            loads = daemon.backend.loads
+            for _ in range(12):
+                await daemon.ask("big", tokens=40, deadline=20.0)
+                await asyncio.sleep(5)
+            assert daemon.backend.loads - loads <= 2, f"apps at {share} %"
+
+    played(scene, size=32)
+
+
+def test_what_other_apps_gave_back_serves_a_load_within_seconds() -> None:
+    """An idle guard looks every 30 s; a request makes it look, and keeps it looking."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        usual = daemon.mac.apps
+        daemon.mac.apps += 90 * GiB
+        await daemon.ticks(4)
+        await asyncio.sleep(5)
+        assert await daemon.ask("big") == "insufficient_memory"
+        daemon.mac.apps = usual
+        await asyncio.sleep(4)
+        assert await daemon.ask("big") == "finished"
+        assert watch.deeds == []
+
+    played(scene)
