@@ -13,6 +13,7 @@ import structlog
 
 from omlxd.api.key_file import LOCAL_FILE, Scope, StoredKey, digest, new_key, path_in, read_keys
 from omlxd.config.load import Config
+from omlxd.daemon.file_limit import make_room
 from omlxd.daemon.listen import listen
 from omlxd.daemon.local_socket import LocalSocket, open_local_socket
 from omlxd.errors import ConfigError
@@ -51,6 +52,7 @@ def open_doors(config: Config) -> Doors:
 
     Raises ConfigError and PortTaken: a daemon that others can reach without a key is a mistake.
     """
+    make_room(config.server.max_connections)
     keys = path_in(config.places.state)
     any_key = bool(read_keys(keys))
     tcp = listen(config.server.host, config.server.port)
