@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from omlxd.policy.admission import Admit, LoadNeed, LoadPlan, LoadScene, Wait, plan_load
 from omlxd.policy.tiers import Tier
+from omlxd.policy.usage import Usage
 from omlxd.pool.entry import Queued
 from omlxd.pool.estimate import beside_weights, load_need
 from omlxd.pool.fit import Fit, TierFit, fits
@@ -60,11 +61,14 @@ class MemoryAdmission:
             weights = record.facts.weights_bytes
         beside = beside_weights(model, ask.context, ask.concurrency)
         work = 0 if beside.footprint is None else beside.footprint.bytes
-        new_weights = weights if record.facts is None else 0
-        need = LoadNeed(record.id, weights_bytes=new_weights, headroom_bytes=work)
+        need = LoadNeed(record.id, weights_bytes=weights, headroom_bytes=work)
         tiers: Mapping[Tier, TierFit] = {}
         if memory is not None:
-            tiers = fits(need, self._scene(memory, records, ask.promised), memory, now)
+            scene = self._scene(memory, records, ask.promised)
+            if record.facts is not None:
+                # As if it were not loaded: weights that are there are not needed twice.
+                scene = replace(scene, usage=_without(scene.usage, weights))
+            tiers = fits(need, scene, memory, now)
         return Fit(
             model_id=record.id,
             context=ask.context,
@@ -96,3 +100,10 @@ class MemoryAdmission:
             paused=memory.paused,
             enforce=memory.enforce,
         )
+
+
+def _without(usage: Usage, size: int) -> Usage:
+    def less(known: int | None) -> int | None:
+        return None if known is None else max(0, known - size)
+
+    return replace(usage, bytes=less(usage.bytes), active=less(usage.active))

@@ -98,6 +98,14 @@ async def test_a_loaded_models_weights_are_not_needed_twice() -> None:
     assert fit.tiers[Tier.BALANCED].verdict is Verdict.NOW
 
 
+async def test_a_loaded_model_can_be_asked_for_too_much_for_ever() -> None:
+    house = House(a_llama("m"), machine=FakeMachine(160 * MiB))
+    await house.pool.load("m")
+    fit = house.pool.fit("m", context=4096, concurrency=10)
+    assert fit.kv_bytes == 80 * MiB  # below the ceiling, unlike weights and KV together
+    assert fit.tiers[Tier.BALANCED].verdict is Verdict.NEVER
+
+
 async def test_more_requests_and_more_context_need_more() -> None:
     house = House(a_llama("m"), machine=FakeMachine(160 * MiB))
     one = house.pool.fit("m", context=1024, concurrency=1)
