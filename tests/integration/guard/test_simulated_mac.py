@@ -226,3 +226,24 @@ def test_what_other_apps_gave_back_serves_a_load_within_seconds() -> None:
         assert watch.deeds == []
 
     played(scene)
+
+
+def test_nothing_is_aborted_on_the_old_numbers_of_a_device_in_a_long_step() -> None:
+    """The footprint alone still sets the level; the requests end once the numbers are fresh."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        request = asyncio.create_task(daemon.ask("big", tokens=2000))
+        await asyncio.sleep(25)
+        daemon.backend.slowness = 120.0
+        await asyncio.sleep(8)
+        mac, reserve = daemon.mac, daemon.decision.ceilings.reserve
+        mac.apps = mac.total - mac.wired - reserve - int(mac.footprint / 0.97)
+        await until(lambda: daemon.decision.level is Level.HARD, 10)
+        assert not daemon.decision.usage.fresh
+        await daemon.ticks(4)
+        assert daemon.decision.rule == "wait_for_fresh_numbers"
+        assert watch.deeds == []
+        assert await request == "memory_pressure_aborted"
+        assert daemon.in_memory() == ["big"]
+
+    played(scene)
