@@ -138,7 +138,7 @@ async def test_a_body_that_does_not_come_in_time_is_given_up() -> None:
         (b'{"a": [{"b": 1}]}', 3),
         (b'["\\"[[[[", "\\\\", [[]]]', 3),
         (b'["\\\\"[[[', 4),
-        (b"]]]]]]]][", 0),
+        (b"]]]]]]]][", 1),
         (b'[["never closed [[[[', 2),
         (b"\xff\xfe[[[", 3),
         (b"", 0),
@@ -147,3 +147,12 @@ async def test_a_body_that_does_not_come_in_time_is_given_up() -> None:
 def test_depth_counts_brackets_outside_texts(body: bytes, depth: int) -> None:
     assert not deeper_than(body, depth)
     assert depth == 0 or deeper_than(body, depth - 1)
+
+
+@pytest.mark.parametrize("wide", [0, 100_000])
+def test_depth_is_exact_however_much_lies_beside_it(wide: int) -> None:
+    beside = b"[]," * wide
+    for depth in (20, 127, 128):
+        nest = b"[" * depth + b"]" * depth
+        assert not deeper_than(b"[" + beside + nest[1:], 128)
+        assert deeper_than(b"[" + beside + nest, depth)
