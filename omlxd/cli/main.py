@@ -1,12 +1,12 @@
-"""The commands and their arguments; a command's own imports wait until it runs."""
+"""The commands and their arguments; a command is imported when it is asked for."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from omlxd.cli import doctor, guard, key, models, serve, service, status
-
-GROUPS = (serve, status, models, guard, key, service, doctor)
+GROUPS = ("serve", "status", "models", "guard", "key", "service", "doctor")
+"""Modules of this package, each one command."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -16,8 +16,10 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in GROUPS:
-        group.add_arguments(commands)
+    # Every start of the daemon goes through here: it need not read the other commands.
+    asked = argv[:1] if argv and argv[0] in GROUPS else GROUPS
+    for group in asked:
+        import_module(f"omlxd.cli.{group}").add_arguments(commands)
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.run(arguments)

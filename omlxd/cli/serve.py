@@ -2,11 +2,15 @@
 
 import argparse
 import os
+import socket
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
+    from omlxd.config.load import Config
     from omlxd.config.places import Places
+    from omlxd.errors import OmlxdError
     from omlxd.service import tenure
     from omlxd.service.single_instance import InstanceLock
 
@@ -39,6 +43,9 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    # The port first: what is imported below takes longer than a client should be refused.
+    door = _take_port(arguments)
+
     from omlxd import __version__
     from omlxd.config.load import named_places
     from omlxd.service import tenure
@@ -52,7 +59,39 @@ def run(arguments: argparse.Namespace) -> int:
         interpreter=sys.executable,
         supervised=arguments.supervised,
     )
-    return tenure.run(tenant, lambda lock: _serve(arguments, tenant, lock, log))
+    try:
+        return tenure.run(tenant, lambda lock: _serve(door, tenant, lock, log))
+    finally:
+        if isinstance(door, Door):
+            door.listener.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The configuration, and the socket that listens as it says."""
+
+    config: "Config"
+    listener: socket.socket
+
+
+def _take_port(arguments: argparse.Namespace) -> "Door | OmlxdError":
+    """What stands in the way is returned: it is told by whoever supervises the run."""
+    from omlxd.config.load import load
+    from omlxd.daemon.listen import listen
+    from omlxd.errors import OmlxdError
+
+    named = {
+        "server.host": arguments.host,
+        "server.port": arguments.port,
+        "log.level": arguments.log_level,
+        "models.dirs": arguments.model_dir,
+    }
+    flags = {key: value for key, value in named.items() if value is not None}
+    try:
+        config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
+        return Door(config, listen(config.server.host, config.server.port))
+    except OmlxdError as error:
+        return error
 
 
 def _supervised_log(found: "Places") -> TextIO:
@@ -68,29 +107,21 @@ def _supervised_log(found: "Places") -> TextIO:
 
 
 def _serve(
-    arguments: argparse.Namespace,
+    door: "Door | OmlxdError",
     tenant: "tenure.Tenant",
     lock: "InstanceLock",
     log: TextIO | None,
 ) -> int:
     """The daemon in its data folder. Raises ConfigError and PortTaken."""
-    from omlxd.config.load import load
+    if not isinstance(door, Door):
+        raise door
     from omlxd.daemon.doors import open_doors
     from omlxd.daemon.instance import instance_at
     from omlxd.daemon.surroundings import Process
 
-    named = {
-        "server.host": arguments.host,
-        "server.port": arguments.port,
-        "log.level": arguments.log_level,
-        "models.dirs": arguments.model_dir,
-    }
-    flags = {key: value for key, value in named.items() if value is not None}
-    config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
-    doors = open_doors(config)
+    doors = open_doors(door.config, door.listener)
     host, port = doors.tcp.getsockname()[:2]
     lock.announce(host, port)
-    # The port listens: now the rest may take its time.
     from omlxd.daemon.main import serve
     from omlxd.service.awake import open_awake
 
@@ -99,7 +130,7 @@ def _serve(
         awake=open_awake(os.getpid()),
         leaving=lambda code: _leave(tenant, lock, code),
     )
-    return serve(config, doors, instance_at(lock.record.instance_id, host, port), process)
+    return serve(door.config, doors, instance_at(lock.record.instance_id, host, port), process)
 
 
 def _leave(tenant: "tenure.Tenant", lock: "InstanceLock", code: int) -> None:

@@ -14,7 +14,6 @@ import structlog
 from omlxd.api.key_file import LOCAL_FILE, Scope, StoredKey, digest, new_key, path_in, read_keys
 from omlxd.config.load import Config
 from omlxd.daemon.file_limit import make_room
-from omlxd.daemon.listen import listen
 from omlxd.daemon.local_socket import LocalSocket, open_local_socket
 from omlxd.errors import ConfigError
 
@@ -47,16 +46,15 @@ class Doors:
             self.local.remove()
 
 
-def open_doors(config: Config) -> Doors:
-    """Listen as configured.
+def open_doors(config: Config, tcp: socket.socket) -> Doors:
+    """The other doors beside ``tcp``, which listens already and is closed when this fails.
 
-    Raises ConfigError and PortTaken: a daemon that others can reach without a key is a mistake.
+    Raises ConfigError: a daemon that others can reach without a key is a mistake.
     """
     make_room(config.server.max_connections)
     keys = path_in(config.places.state)
-    any_key = bool(read_keys(keys))
-    tcp = listen(config.server.host, config.server.port)
     try:
+        any_key = bool(read_keys(keys))
         host = tcp.getsockname()[0]
         if not any_key and not is_loopback(host):
             raise ConfigError(

@@ -1,8 +1,6 @@
 """Binds the port before anything heavy is imported, and tells who holds a taken one."""
 
 import errno
-import http.client
-import json
 import socket
 
 from omlxd.errors import ConfigError, PortTaken
@@ -51,6 +49,9 @@ def holder(host: str, port: int) -> str:
 
 
 def _omlxd_instance(host: str, port: int) -> str | None:
+    import http.client
+    import json
+
     connection = http.client.HTTPConnection(host, port, timeout=1.0)
     try:
         connection.request("GET", "/health")
