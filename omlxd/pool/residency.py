@@ -177,6 +177,7 @@ class Residency:
         cooling = isinstance(record.state, Failed) and now < record.state.retry_at
         if record.waiting or (record.preload and not cooling):
             record.happen(Wanted(now))
+            record.evicted_for = False
 
     def _follow_disk(self, record: ModelRecord) -> None:
         """Nothing of the model is in memory: the moment to take the new one."""

@@ -294,6 +294,28 @@ async def test_residue_of_what_was_unloaded_for_a_load_does_not_refuse_it() -> N
     await use.done()
 
 
+async def test_room_made_for_a_request_that_left_says_nothing_of_the_next() -> None:
+    """The footprint is passed over only by the load that something was unloaded for."""
+    house = two_models(auto=False)
+    machine = house.machine
+    assert machine is not None
+    resident = house.use("a")
+    await settle()
+    house.engine.tickets[0].finish()
+    await settle()
+    await resident.done()
+    leaver = house.use("b", "1")
+    await settle()
+    leaver.task.cancel()
+    await settle()
+    house.engine.unloads[0][1].set_result(100 * MiB)
+    await house.time.pass_by(1)
+    machine.residue = 100 * MiB
+    late = house.use("b", "2")
+    await house.time.pass_by(5)
+    assert isinstance(late.error, InsufficientMemory)
+
+
 async def test_no_more_models_are_drained_than_it_takes() -> None:
     house = House(
         a_model("a", size=60 * MiB),
