@@ -25,6 +25,8 @@ SHAPE = {
     "max_position_embeddings": 65536,
 }
 """Some 150 MB, and 256 KiB of cache for each token: heavy, and still quick on a CPU."""
+FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(MiB)}
+"""glibc raises this bound by itself and then keeps what was freed; Metal's buffers go back."""
 NO_END = {"logit_bias": {"0": -100, "1": -100, "2": -100}}
 GUARD = "/v1/memory-guard"
 LIMIT = 60.0
@@ -225,6 +227,7 @@ def _starting(folder: Path, models: tuple[Path, ...]) -> Iterator[MakeSqueezed]:
             config = "[models]\nscan_every = 600\n"
             if pinned is not None:
                 config += f"[models.settings.{pinned}]\npinned = true\n"
-            return Squeezed(stack.enter_context(DaemonProcess(home, config=config)))
+            daemon = DaemonProcess(home, config=config, environ=FREED_AT_ONCE)
+            return Squeezed(stack.enter_context(daemon))
 
         yield start
