@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant("the pool is in a load's way", "admission", "(usage.bytes or 0) - (usage.pool or 0)", "usage.bytes or 0"),
     Mutant("tracked sizes are not counted", "admission", "max(kept, usage.active or 0, self.tracked)", "max(kept, usage.active or 0)"),
     Mutant("a model in use is not waited for", "admission", "if _fits(after - _size(scene.may_leave), ceilings):", "if False:"),
-    Mutant("a paused daemon loads", "admission", "return scene.paused and ceilings.enabled and bool(scene.models)", "return False"),
+    Mutant("a paused daemon loads", "admission", "return ceilings.enabled and not starts", "return False"),
     Mutant("an unload on its way is not waited for", "admission", "if scene.leaving:\n        return", "if False:\n        return"),
     Mutant("monitor mode refuses", "admission", "if not scene.enforce:", "if False:"),
     # remedy

@@ -13,6 +13,7 @@ from omlxd.engine.options import EngineOptions
 from omlxd.errors import EngineDied, GenerationFailed, OmlxdError
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import PrefillPace, StepBudget, chunk_tokens, observe
+from omlxd.policy.pressure import request_may_start
 
 log = structlog.get_logger(__name__)
 
@@ -118,10 +119,12 @@ class Scheduler:
         self._model.close()
 
     def _admissible(self) -> int:
-        if self.limits.admission_paused:
-            # Without its first request an idle model would wait for itself.
-            return 0 if self._running else min(1, len(self._waiting))
-        return min(len(self._waiting), self._options.max_concurrent - len(self._running))
+        paused, idle = self.limits.admission_paused, not self._running
+        if not request_may_start(paused=paused, loaded=True, idle=idle, anything_loaded=True):
+            return 0
+        # The first one ends the idleness that let it pass.
+        room = 1 if paused else self._options.max_concurrent - len(self._running)
+        return min(len(self._waiting), room)
 
     def _admit(self) -> tuple[RequestEnded, ...]:
         refused = []

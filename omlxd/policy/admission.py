@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.pressure import request_may_start
 from omlxd.policy.readings import ModelView
 from omlxd.policy.remedy import binding_name, remedy
 from omlxd.policy.terms import lowest
@@ -153,7 +154,10 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
 
 def is_held(scene: LoadScene, ceilings: Ceilings) -> bool:
     """While admission is paused, a model is loaded only into a machine with nothing loaded."""
-    return scene.paused and ceilings.enabled and bool(scene.models)
+    starts = request_may_start(
+        paused=scene.paused, loaded=False, idle=True, anything_loaded=bool(scene.models)
+    )
+    return ceilings.enabled and not starts
 
 
 def never_fits(need: LoadNeed, ceilings: Ceilings) -> bool:
