@@ -5,16 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from omlxd.errors import MemoryPressureAborted, OmlxdError
-from omlxd.policy.actions import (
-    AbortLoads,
-    AbortRequests,
-    Action,
-    IdleReclaim,
-    MarkPendingUnload,
-    Outcome,
-    ReclaimPool,
-    Unload,
-)
+from omlxd.policy.actions import AbortLoads, Action, MarkPendingUnload, Outcome, Unload
 from omlxd.pool.entry import Draining, DrainReason, Loading, Ready, Unloading
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
@@ -42,28 +33,13 @@ async def apply(
             return await _unload(action, model_id, residency, ports)
         case MarkPendingUnload(model_id=model_id):
             return _mark(action, model_id, residency, options, ports)
-        case AbortRequests(model_id=model_id):
-            return Outcome(action, accepted=ports.engine.abort(model_id, _aborted()) > 0)
         case AbortLoads(model_ids=model_ids):
             make_error = load_error or _load_aborted
             records = [residency.records.get(name) for name in model_ids]
             taken = [_abort_load(record, residency, make_error) for record in records]
             return Outcome(action, accepted=any(taken), in_flight=any(taken))
-        case ReclaimPool():
-            ports.engine.reclaim(when_idle=False)
-            return Outcome(action)
-        case IdleReclaim():
-            ports.engine.reclaim(when_idle=True)
-            return Outcome(action)
         case _:
             return Outcome(action, accepted=False)
-
-
-def _aborted() -> MemoryPressureAborted:
-    return MemoryPressureAborted(
-        "The request was stopped to keep the machine from running out of memory.",
-        retry_after=10.0,
-    )
 
 
 async def _unload(action: Unload, model_id: str, residency: Residency, ports: PoolPorts) -> Outcome:
