@@ -98,7 +98,7 @@ class Engine:
         """
         if self._over is None:
             self._over = ShuttingDown("The server is shutting down.")
-            self._inbox.put(Stop())
+        self._inbox.put(Stop())
         if self._thread is None:
             return True
         try:
@@ -240,6 +240,7 @@ class _DeviceThread:
         self.left = asyncio.Event()
         self._loop = loop
         self._on_left = on_left
+        self._events_lost = False
 
     def start(self, worker: Worker) -> None:
         # A daemon thread: a stop that passes its limit leaves a running step behind.
@@ -247,7 +248,17 @@ class _DeviceThread:
 
     def post(self, events: Sequence[Event]) -> None:
         """Called on the device thread."""
-        self._call(lambda: self.ledger.apply(events))
+        self._call(lambda: self._take(events))
+
+    def _take(self, events: Sequence[Event]) -> None:
+        if self._events_lost:
+            return
+        try:
+            self.ledger.apply(events)
+        except Exception as error:  # whoever waits for a lost event would wait for ever
+            log.critical("device_events_lost", exc_info=True)
+            self._events_lost = True
+            self._on_left(error)
 
     def _run(self, worker: Worker) -> None:
         death: BaseException | None = None

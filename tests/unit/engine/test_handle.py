@@ -23,8 +23,8 @@ from tests.support.fake_backend import FakeBackend, FakeClock, fake_token, seque
 
 
 class Rig:
-    def __init__(self, **options: float) -> None:
-        self.clock = FakeClock()
+    def __init__(self, clock: FakeClock | None = None, **options: float) -> None:
+        self.clock = clock or FakeClock()
         self.backend = FakeBackend(self.clock)
         self.deaths: list[BaseException] = []
         self.engine = Engine(
@@ -41,6 +41,17 @@ class Rig:
 
     async def at_gate(self) -> None:
         assert await asyncio.to_thread(self.backend.at_gate.wait, 10)
+
+
+class FaultyClock(FakeClock):
+    """Once told to, fails everybody but the device thread."""
+
+    broken = False
+
+    def __call__(self) -> float:
+        if self.broken and threading.current_thread().name != "mlx":
+            raise OSError("injected")
+        return super().__call__()
 
 
 @pytest.fixture
@@ -267,3 +278,21 @@ async def test_a_slow_reader_gets_every_token_joined(rig: Rig) -> None:
     generation = rig.engine.submit("m", sequence("a", max_tokens=50))
     await generation.closed()
     assert len(await tokens_of(generation)) == 50
+
+
+async def test_events_that_cannot_be_taken_are_a_death_and_leave_nobody_waiting() -> None:
+    clock = FaultyClock()
+    rig = Rig(clock)
+    rig.engine.start()
+    await rig.engine.load("m", "/m").result()
+    gate = rig.close_gate()
+    generation = rig.engine.submit("m", sequence("a", max_tokens=40))
+    await rig.at_gate()
+    clock.broken = True
+    gate.set()
+    with pytest.raises(EngineDied):
+        await tokens_of(generation)
+    assert [type(death) for death in rig.deaths] == [OSError]
+    with pytest.raises(EngineDied):
+        rig.engine.load("n", "/n")
+    assert await rig.engine.stop(10)
