@@ -34,3 +34,9 @@ class EngineOptions:
         "decodes; cancelled requests leave between steps.",
         above=0.0,
     )
+    load_share: float = option(
+        0.25,
+        "Share of the device's time that a load takes while requests run; alone it takes all.",
+        above=0.0,
+        high=0.9,
+    )

@@ -38,6 +38,7 @@ from omlxd.errors import (
 )
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import StepBudget, step_budget
+from omlxd.policy.load_share import LoadPace, goes_on, may_load, spent, waited
 from omlxd.policy.readings import AllocatorSample
 
 log = structlog.get_logger(__name__)
@@ -48,8 +49,9 @@ Post = Callable[[Sequence[Event]], None]
 class Worker:
     """Commands in through ``inbox``, events out through ``post``; idle means blocked on the inbox.
 
-    A turn drains the inbox, steps each model with work once, then loads one piece. Commands act
-    between steps, so every one of them meets models at rest.
+    A turn drains the inbox, steps each model with work once, then loads one piece, as far as the
+    load's share of the time goes. Commands act between steps and pieces, so every one of them
+    meets models at rest.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Worker:
         self._post = post
         self._schedulers: dict[str, Scheduler] = {}
         self._loads = LoadQueue(backend, self._emit)
+        self._load_pace = LoadPace()
         self._limits = Limits()
         self._outbox: list[Event] = []
         self._reclaim_now = False
@@ -90,11 +93,15 @@ class Worker:
         if self._stopping:
             return False
         self._reclaim_if_asked()
-        for scheduler in [s for s in self._schedulers.values() if s.has_work]:
-            self._step(scheduler)
-            # Here and not once a turn, or a token would wait for the steps of other models.
-            self._flush()
-        self._load_piece()
+        working = [s for s in self._schedulers.values() if s.has_work]
+        if not (self._loads and goes_on(self._load_pace)):
+            for scheduler in working:
+                self._step(scheduler)
+                # Here and not once a turn, or a token would wait for the steps of other models.
+                self._flush()
+        if self._may_load(beside_others=bool(working)):
+            self._load_piece()
+            self._load_pace = spent(self._load_pace, self._clock())
         self._flush()
         return True
 
@@ -182,9 +189,19 @@ class Worker:
 
     # Models
 
+    def _may_load(self, *, beside_others: bool) -> bool:
+        if not (self._loads and beside_others):
+            self._load_pace = LoadPace()
+            return bool(self._loads)
+        self._load_pace = waited(
+            self._load_pace,
+            self._clock(),
+            share=self._options.load_share,
+            most=self._options.decode_stall,
+        )
+        return may_load(self._load_pace)
+
     def _load_piece(self) -> None:
-        if not self._loads:
-            return
         loaded = self._loads.piece(self._schedulers)
         if loaded is not None:
             command, model = loaded

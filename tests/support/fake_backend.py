@@ -58,7 +58,8 @@ class FakeModelPlan:
     """Prompt -> tokens of its answer, instead of the made-up ones."""
     decode_seconds: float = 0.0
     prefill_seconds: float = 0.0
-    """A prompt token; both move the backend's clock when it has one that can be moved."""
+    """A prompt token; these move the backend's clock when it has one that can be moved."""
+    piece_seconds: float = 0.0
     chunks: list[int] = field(default_factory=list)
     """The ``prefill_chunk`` of each step so far."""
 
@@ -219,6 +220,7 @@ class FakeLoad:
             raise plan.load_error
         self._done += 1
         self._backend.weights += plan.piece_bytes
+        self._backend.pass_time(plan.piece_seconds)
         if self._done < plan.pieces:
             return None
         model = FakeModel(self._backend, self._path)

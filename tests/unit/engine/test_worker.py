@@ -1,5 +1,6 @@
 """The device thread's turns, taken one by one on the test's own thread."""
 
+import itertools
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import TypeVar
@@ -126,6 +127,43 @@ def test_a_model_loads_one_piece_between_the_steps_of_others() -> None:
     progress = [(e.load_id, e.loaded_bytes) for e in only(LoadProgress, events)]
     assert progress == [(n, 1000 * k) for n in (7, 8) for k in (1, 2, 3)]
     assert [e.load_id for e in only(LoadFinished, events)] == [7, 8]
+
+
+def test_a_load_takes_no_more_than_its_share_of_the_time_beside_running_requests() -> None:
+    rig = Rig(load_share=0.25).loaded("a")
+    rig.backend.plan("/a").decode_seconds = 0.02
+    rig.backend.plan("/b").pieces = 10
+    rig.backend.plan("/b").piece_seconds = 0.06
+    rig.submit("a", "r")
+    rig.send(Load(7, "b", "/b"))
+    events = rig.turns(95)
+    assert [e.load_id for e in only(LoadFinished, events)] == [7]
+    pieces = [n for n, (what, _) in enumerate(rig.backend.trail) if what == "piece"]
+    assert min(b - a for a, b in itertools.pairwise(pieces)) >= 9
+
+
+def test_long_steps_leave_a_load_its_share_too() -> None:
+    rig = Rig(load_share=0.25, longest_step=1.0).loaded("a")
+    rig.backend.plan("/a").decode_seconds = 0.3
+    rig.backend.plan("/b").pieces = 100
+    rig.backend.plan("/b").piece_seconds = 0.01
+    rig.submit("a", "r")
+    rig.send(Load(7, "b", "/b"))
+    events = rig.turns(101)
+    assert [e.load_id for e in only(LoadFinished, events)] == [7]
+    assert len(rig.steps()) <= 12
+
+
+def test_a_load_beside_nothing_takes_all_the_time_and_owes_nothing_for_it() -> None:
+    rig = Rig(load_share=0.25).loaded("a")
+    rig.backend.plan("/a").decode_seconds = 0.02
+    rig.backend.plan("/b").pieces = 10
+    rig.backend.plan("/b").piece_seconds = 5.0
+    rig.send(Load(7, "b", "/b"))
+    rig.turns(8)
+    rig.submit("a", "r")
+    rig.turns(1)
+    assert [what for what, _ in rig.backend.trail] == ["piece"] * 8 + ["step", "piece"]
 
 
 def test_all_commands_that_arrived_act_before_the_next_step() -> None:
