@@ -69,7 +69,7 @@ class Daemon:
             self._doors,
             self._instance,
             awake=self._process.awake,
-            on_death=self._thread_died,
+            on_death=self._part_died,
         )
         self._spawn("http", parts.server.serve())
         await parts.server.accepting()
@@ -137,9 +137,9 @@ class Daemon:
             log.error("task_ended", task="http")
             self._die("http")
 
-    def _thread_died(self, error: BaseException) -> None:
-        log.error("thread_died", thread="mlx", exc_info=error)
-        self._die("mlx")
+    def _part_died(self, part: str, error: BaseException) -> None:
+        log.error("part_died", part=part, exc_info=error)
+        self._die(part)
 
     def _die(self, name: str) -> None:
         self._died = self._died or name

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from omlxd.api.app import create_app
 from omlxd.api.guard_view import status_keys
@@ -49,14 +50,15 @@ def build(
     instance: Instance,
     *,
     awake: Wakefulness | None,
-    on_death: Callable[[BaseException], None],
+    on_death: Callable[[str, BaseException], None],
 ) -> Parts:
+    """``on_death`` is told which part died, and of what."""
     clock = continuous_clock
     settings = guard_settings(config)
     tier = settings.in_force.policy.tier
     wired = wired_limit_at_start(config.guard.wired_limit, tier, open_host)
     backend = MlxBackend(config.backend, wired_limit=wired)
-    engine = Engine(backend, config.engine, clock, on_death=on_death)
+    engine = Engine(backend, config.engine, clock, on_death=partial(on_death, "mlx"))
     runtime = RuntimeEyes(engine, clock, working=lambda: bool(engine.requests()))
     host = open_host(runtime.memory())
     # The guard looks at the pool and the pool wakes the guard: one of them comes second.
@@ -70,6 +72,7 @@ def build(
         release_memory=eyes.release_free_memory,
         memory=lambda: guard.memory(),
         state=config.places.state,
+        died=partial(on_death, "pool"),
     )
     roots = model_roots(config.models.dirs, config.places.models, os.environ)
     pool = EnginePool(config.models, roots, ports)

@@ -69,6 +69,10 @@ class Device:
         """Bytes that loads may still allocate."""
         return self._ledger.outstanding()
 
+    def promised_to(self, model_id: str) -> int:
+        """The same for one model."""
+        return self._ledger.outstanding_of(model_id)
+
     def load(self, record: ModelRecord, reserve: int, now: float) -> None:
         """From Queued to Loading; ends in Ready, Failed or Absent."""
         record.happen(Started(now))
@@ -103,7 +107,13 @@ class Device:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("pool_task_died", task=task.get_name(), exc_info=error)
+            self._ports.died(error)
 
     async def _await_load(
         self, record: ModelRecord, ticket: LoadTicket, before: int | None
@@ -148,7 +158,8 @@ class Device:
             record.load_aborted = False
             return self._failed(record, MemoryPressureAborted(STOPPED_BY_GUARD))
         if isinstance(record.state, Loading) and record.state.cancelling:
-            log.info("model_load_cancelled", model=record.id)
+            loaded = None if record.ticket is None else record.ticket.loaded_bytes
+            log.info("model_load_cancelled", model=record.id, loaded_bytes=loaded)
             record.happen(GivenUp())
             return None
         return self._failed(record, error)

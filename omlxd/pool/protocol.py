@@ -93,6 +93,10 @@ def _nothing() -> None:
     """Nobody listens."""
 
 
+def _nobody(error: BaseException) -> None:
+    """Nobody has to know; it was logged."""
+
+
 def _unknown() -> int | None:
     return None
 
@@ -114,6 +118,7 @@ class PoolPorts:
         release_memory: gives freed heap pages back to the system; called in a thread.
         memory: what the guard knows now; None: every load is admitted.
         state: folder of what the pool remembers; None: it remembers nothing.
+        died: told when a task of the pool ended by an exception, so that the daemon ends.
     """
 
     engine: DeviceEngine
@@ -125,3 +130,4 @@ class PoolPorts:
     release_memory: Callable[[], object] | None = None
     memory: Callable[[], MemoryView | None] = _no_guard
     state: Path | None = None
+    died: Callable[[BaseException], None] = _nobody

@@ -269,6 +269,22 @@ async def test_a_fault_in_a_load_fails_only_that_load() -> None:
     assert house.state("m") == "failed"
 
 
+async def test_a_fault_in_an_unload_is_told_to_the_daemon() -> None:
+    """Whoever waits for the model would wait for ever: no half-alive daemon."""
+
+    def failing() -> None:
+        raise OSError("injected")
+
+    deaths: list[BaseException] = []
+    house = House(a_model("m"), release_memory=failing, died=deaths.append)
+    await house.pool.load("m")
+    unloading = asyncio.create_task(house.pool.unload("m"))
+    while not deaths:
+        await asyncio.sleep(0)
+    assert [str(death) for death in deaths] == ["injected"]
+    unloading.cancel()
+
+
 async def test_a_load_by_request_returns_facts_and_leaves_no_lease() -> None:
     house = House(a_model("m", size=5))
     assert (await house.pool.load("m")).weights_bytes == 5
