@@ -55,10 +55,13 @@ class HttpServer:
 
     async def serve(self) -> None:
         """Serve until ``stop``; returns when connections are closed."""
-        await self._server.serve(sockets=self._listeners)
+        try:
+            await self._server.serve(sockets=self._listeners)
+        finally:
+            self._server.accepting.set()
 
     async def accepting(self) -> None:
-        """Return once requests are answered."""
+        """Return once requests are answered, or never will be."""
         await self._server.accepting.wait()
 
     def stop(self, limit: float) -> None:
