@@ -72,6 +72,7 @@ def build(
         release_memory=eyes.release_free_memory,
         memory=lambda: guard.memory(),
         state=config.places.state,
+        most_waiting=config.engine.max_concurrent + config.engine.max_waiting,
         died=partial(on_death, "pool"),
     )
     roots = model_roots(config.models.dirs, config.places.models, os.environ)

@@ -84,6 +84,17 @@ def waited_too_long(record: ModelRecord, waited: float) -> OmlxdError:
             )
 
 
+def too_many_wait(record: ModelRecord, most: int | None) -> OmlxdError | None:
+    """Why one more may not wait for a lease; None: it may."""
+    if most is None or len(record.waiting) < most:
+        return None
+    return QueueFull(
+        f"{most} requests wait for model '{record.id}', as many as may.",
+        retry_after=5.0,
+        limit=most,
+    )
+
+
 def refused(record: ModelRecord, plan: Refuse) -> OmlxdError:
     """For a load that cannot be: its sizes, the mark that tripped, the binding term, a remedy."""
     facts = dict(plan.facts)

@@ -23,7 +23,7 @@ from omlxd.pool import guard
 from omlxd.pool.admit import FitAsk, MemoryAdmission
 from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
 from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
-from omlxd.pool.failures import cooling_down
+from omlxd.pool.failures import cooling_down, too_many_wait
 from omlxd.pool.fit import Fit
 from omlxd.pool.follow import follow
 from omlxd.pool.lookup import resolve
@@ -196,7 +196,7 @@ class EnginePool:
         if self._stopping:
             raise ShuttingDown("The server is shutting down.")
         now = self._ports.clock()
-        error = cooling_down(record, now)
+        error = cooling_down(record, now) or too_many_wait(record, self._ports.most_waiting)
         if error is not None:
             raise error
         waiter = Waiter(

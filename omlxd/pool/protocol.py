@@ -118,6 +118,7 @@ class PoolPorts:
         release_memory: gives freed heap pages back to the system; called in a thread.
         memory: what the guard knows now; None: every load is admitted.
         state: folder of what the pool remembers; None: it remembers nothing.
+        most_waiting: requests that may wait for a lease on one model; None: any number.
         died: told when a task of the pool ended by an exception, so that the daemon ends.
     """
 
@@ -131,3 +132,4 @@ class PoolPorts:
     memory: Callable[[], MemoryView | None] = _no_guard
     state: Path | None = None
     died: Callable[[BaseException], None] = _nobody
+    most_waiting: int | None = None

@@ -282,7 +282,7 @@ class House:
         self.tokenizer_loads: list[str] = []
         ports = {
             key: more.pop(key)
-            for key in ("usage", "release_memory", "memory", "state", "died")
+            for key in ("usage", "release_memory", "memory", "state", "died", "most_waiting")
             if key in more
         }
         self.pool = EnginePool(

@@ -321,6 +321,28 @@ async def test_more_requests_than_a_model_may_serve_wait_in_order() -> None:
         await use.done()
 
 
+async def test_only_so_many_wait_for_a_model_and_the_next_is_told_at_once() -> None:
+    house = House(a_model("m"), a_model("n"), auto=False, most_waiting=2)
+    waiting = [house.use("m", f"{n}") for n in range(2)]
+    await settle()
+    refused = house.use("m", "2")
+    await settle()
+    assert isinstance(refused.error, QueueFull)
+    assert refused.error.retry_after is not None
+    other = house.use("n", "3")
+    await settle()
+    assert other.error is None
+    house.engine.tickets[0].finish()
+    await settle()
+    assert all(use.lease is not None for use in waiting)
+    late = house.use("m", "4")
+    await settle()
+    assert late.lease is not None
+    for use in (*waiting, late):
+        await use.done()
+    other.task.cancel()
+
+
 async def test_a_deadline_of_the_request_counts() -> None:
     options = PoolOptions(settings={"m": ModelSettings(max_concurrent_requests=1)})
     house = House(a_model("m"), options=options)
