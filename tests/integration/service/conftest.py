@@ -3,15 +3,15 @@
 import contextlib
 import json
 import logging
-import os
 import socket
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,44 +20,75 @@ import structlog
 from omlxd.cli import service
 from omlxd.cli.service_text import Context, context
 from omlxd.service.interpreter import Interpreter
-from omlxd.service.launchctl import Launchctl, run_process
+from omlxd.service.launchctl import Launchctl, Run, run_process
 from omlxd.service.machine import Machine
 from omlxd.service.names import LABEL
 from omlxd.service.supervisor import Pace
 from omlxd.service.systemd import Systemctl
 from omlxd.service.watch import Watch
 
-SUPPORT = Path(__file__).parents[2] / "support"
+REPOSITORY = Path(__file__).parents[3]
+SUPPORT = REPOSITORY / "tests" / "support"
 UID = 501
 GUI = f"gui/{UID}/{LABEL}"
 USER = f"user/{UID}/{LABEL}"
 
 
+HEALTH_JOB = f'"{SUPPORT / "health_job.py"}" "$@"'
+"""Arguments of the shell: the tiny daemon, which starts in a third of the real one's time."""
+REAL_DAEMON = '"$@"'
+
+
 class ImpatientContext(Context):
-    """Gives up on a job that never gets healthy after seconds, not after a minute."""
+    """Gives up on a job that never gets healthy after ``within`` seconds, not after a minute."""
+
+    within = 4.0
 
     def watch(self) -> Watch:
-        return Watch(self.places.state, super().watch()._ask, self.machine.pace, within=4.0)
+        return Watch(self.places.state, super().watch()._ask, self.machine.pace, within=self.within)
+
+
+class RealContext(ImpatientContext):
+    within = 30.0
+
+
+def stand_in(world: Path) -> ModuleType:
+    """The stand-in launchctl inside this process: no interpreter has to start for a call."""
+    loader = SourceFileLoader("stand_in_launchctl", str(SUPPORT / "launchctl"))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    module.DIR = world  # type: ignore[attr-defined]
+    return module
 
 
 class Mac:
-    """One simulated machine and account; ``omlxd`` runs a service command on it."""
+    """One simulated machine and account; ``omlxd`` runs a service command on it.
 
-    def __init__(self, folder: Path) -> None:
+    ``real``: the job is ``omlxd serve``, and each call of launchctl a process.
+    """
+
+    def __init__(self, folder: Path, *, real: bool = False) -> None:
         self.world = folder / "launchd"
         self.home = folder / "omlxd home & more"
         self.user_home = folder / "user"
         self.python = folder / "python"
-        self.python.write_text(
-            f"#!/bin/sh\nPYTHONPATH={Path.cwd()} exec {sys.executable} "
-            f'{SUPPORT / "health_job.py"} "$@"\n'
-        )
-        self.python.chmod(0o755)
+        self.run_python(REAL_DAEMON if real else HEALTH_JOB)
         self.world.mkdir()
         self.user_home.mkdir()
         self.uid = UID
-        self._environ = {**os.environ, "LAUNCHCTL_DIR": str(self.world)}
+        self.environ: dict[str, str] = {}
+        self._real = real
+        self._launchctl = stand_in(self.world)
         self.scenario()
+
+    def run_python(self, arguments: str) -> None:
+        """What the interpreter named in the job's definition really runs."""
+        self.python.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{REPOSITORY}" exec "{sys.executable}" {arguments}\n'
+        )
+        self.python.chmod(0o755)
 
     @property
     def plist(self) -> Path:
@@ -78,9 +109,7 @@ class Mac:
         (self.home / "config.toml").write_text(text)
 
     def machine(self) -> Machine:
-        def run(command: Any, limit: float) -> tuple[int | None, str]:
-            return run_process(["/usr/bin/env", f"LAUNCHCTL_DIR={self.world}", *command], limit)
-
+        run: Run = self._in_a_process if self._real else self._in_here
         return Machine(
             platform="darwin",
             uid=self.uid,
@@ -92,11 +121,20 @@ class Mac:
             system_folder=self.user_home / "LaunchDaemons",
         )
 
+    def _in_here(self, command: Sequence[str], limit: float) -> tuple[int | None, str]:
+        code, text = self._launchctl.call(command[1], list(command[2:]))
+        return code, text
+
+    def _in_a_process(self, command: Sequence[str], limit: float) -> tuple[int | None, str]:
+        # Named directly: a python3 found on PATH may be a slow wrapper.
+        world = f"LAUNCHCTL_DIR={self.world}"
+        return run_process(["/usr/bin/env", world, sys.executable, "-IS", *command], limit)
+
     def context(self, *words: str) -> Context:
         parser = ArgumentParser()
         service.add_arguments(parser.add_subparsers())
         arguments = parser.parse_args(["service", words[0], "--home", str(self.home), *words[1:]])
-        made = context(arguments, {}, self.machine())
+        made = context(arguments, self.environ, self.machine())
         python = Interpreter(
             executable=str(self.python),
             exists=True,
@@ -108,18 +146,18 @@ class Mac:
             project=None,
             throwaway=(),
         )
-        return ImpatientContext(
-            arguments, {}, made.machine, made.places, made.home, replace(python)
-        )
+        kind = RealContext if self._real else ImpatientContext
+        return kind(arguments, self.environ, made.machine, made.places, made.home, python)
 
     def omlxd(self, *words: str) -> int:
         return service.perform(self.context(*words))
 
     def launchctl(self, *words: str) -> int:
-        done = subprocess.run(
-            [SUPPORT / "launchctl", *words], env=self._environ, capture_output=True, check=False
-        )
-        return done.returncode
+        code: int = self._launchctl.call(words[0], list(words[1:]))[0]
+        return code
+
+    def shut_down(self) -> None:
+        self._launchctl.shut_down()
 
     def calls(self) -> list[tuple[str, int]]:
         """Verb and exit code of each call so far."""
@@ -151,7 +189,7 @@ def quiet() -> Iterator[None]:
 def mac(tmp_path: Path) -> Iterator[Mac]:
     mac = Mac(tmp_path)
     yield mac
-    mac.launchctl("__shut_down")
+    mac.shut_down()
 
 
 @pytest.fixture

@@ -211,12 +211,13 @@ def test_the_stand_in_has_the_codes_of_the_real_one(mac: Mac, until: Until) -> N
     assert mac.launchctl("bootstrap", "gui/777", path) == 112
     mac.scenario(domains={"gui/501": 125})
     assert mac.launchctl("bootstrap", "gui/501", path) == 125
-    mac.scenario(loaded_code=17, draining=1.0)
+    mac.scenario(loaded_code=17, draining=60.0)
     assert mac.launchctl("bootstrap", "gui/501", path) == 0
     assert mac.launchctl("bootstrap", "gui/501", path) == 17
     assert mac.launchctl("bootout", GUI) == 0
     assert mac.launchctl("bootout", GUI) == 37
     assert mac.launchctl("bootstrap", "gui/501", path) == 37
+    mac.scenario(loaded_code=17, draining=0.0)
     until(lambda: mac.launchctl("print", GUI) == 113)
     mac.launchctl("disable", GUI)
     assert mac.launchctl("bootstrap", "gui/501", path) == 119
