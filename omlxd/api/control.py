@@ -61,6 +61,7 @@ def _status(services: Services) -> dict[str, Any]:
             "port": identity.port,
             "uptime": round(identity.uptime, 3),
             "preloading": list(services.pool.preloading),
+            "troubles": list(services.pool.troubles),
             "model_roots": [
                 {"path": root.path, "state": root.state.value, "detail": root.detail}
                 for root in catalog.roots

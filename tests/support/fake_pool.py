@@ -206,6 +206,7 @@ class FakePool:
         roots = (RootStatus("/models", RootState.OK),)
         self.catalog = Catalog({m.id: m for m in known}, {}, (), roots)
         self.preloading: tuple[str, ...] = ()
+        self.troubles: tuple[str, ...] = ()
         self.scripts: deque[Sequence[Step]] = deque()
         self.generations: list[ScriptedGeneration] = []
         self.gate: asyncio.Event | None = None

@@ -67,6 +67,7 @@ async def test_ready_tells_what_is_still_preloading(world: World) -> None:
 async def test_status_shows_server_models_requests_and_parameters(world: World) -> None:
     world.views = (RequestView("r", "org/tiny", EnginePhase.PREFILL, 1.23456, 5, 10, 0),)
     world.guard = {"pressure_level": "ok", "models": "never replaces ours"}
+    world.pool.troubles = ("models.json cannot be written",)
     loading = ModelStatus(
         "org/tiny", "loading", ModelKind.LANGUAGE, loaded_bytes=25, total_bytes=100
     )
@@ -75,6 +76,7 @@ async def test_status_shows_server_models_requests_and_parameters(world: World) 
     assert status["pressure_level"] == "ok"
     assert status["server"]["instance_id"] == "i-1"
     assert status["server"]["model_roots"][0]["state"] == "ok"
+    assert status["server"]["troubles"] == ["models.json cannot be written"]
     assert status["models"][0]["state"] == "loading"
     assert status["models"][0]["progress"] == 0.25
     assert status["requests"] == [
