@@ -16,6 +16,7 @@ from omlxd.daemon.instance import Instance
 from omlxd.daemon.logs import configure
 from omlxd.daemon.surroundings import Process
 from omlxd.errors import ShuttingDown
+from omlxd.store import sweep
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +65,8 @@ class Daemon:
         # Imported here: the port listens by now, and these take most of the start.
         from omlxd.daemon.parts import build
 
+        if left := sweep(self._config.places.state):
+            log.info("interrupted_writes_removed", files=left)
         parts = build(
             self._config,
             self._doors,

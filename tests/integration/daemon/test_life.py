@@ -190,11 +190,14 @@ def test_a_killed_daemon_leaves_nothing_that_stops_the_next(
     first = make_daemon(models=(tiny,))
     first.signal(signal.SIGKILL)
     first.wait()
+    half_written = first.home / "state/.guard.json.abc.tmp"
+    half_written.touch()
     second = make_daemon(models=(tiny,), home=first.home)
     answer = httpx.post(
         f"{second.url}/v1/chat/completions", json=chat(tiny, max_tokens=2), timeout=60
     )
     assert answer.status_code == 200
+    assert not half_written.exists()
     assert second.stop() == 0
 
 
