@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import structlog
@@ -199,10 +199,18 @@ class Residency:
         if not line:
             self._keep_what_need_not_leave()
             return
-        for record in line:
+        for place, record in enumerate(line):
             if not self._serve(record, now):
                 # Strictly in order: who comes later never overtakes.
+                self._refuse_in_vain(line[place + 1 :], now)
                 break
+
+    def _refuse_in_vain(self, line: Sequence[ModelRecord], now: float) -> None:
+        """What can never fit need not wait for its turn to hear so."""
+        for record in line:
+            plan = self._admission(record, tuple(self.records.values()), self.device.promised())
+            if isinstance(plan, Refuse) and plan.kind is RefusalKind.MODEL_TOO_LARGE:
+                self._refuse(record, plan, now)
 
     def _serve(self, record: ModelRecord, now: float) -> bool:
         """True when ``record`` has left the line."""
