@@ -4,8 +4,10 @@ import asyncio
 import faulthandler
 import os
 import signal
+import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
@@ -22,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 EXIT_RESTART = 75
 """Something died; whoever supervises us should start us again (EX_TEMPFAIL of sysexits.h)."""
+SHORT_WAIT = 0.2
+"""Seconds that idle threads are given to end when the limit is over already."""
+THREAD_POLL = 0.01
 
 
 def serve(config: Config, doors: Doors, instance: Instance, process: Process) -> int:
@@ -57,9 +62,11 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._died: str | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._executor = ThreadPoolExecutor(thread_name_prefix="off-loop")
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(self._executor)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         # Imported here: the port listens by now, and these take most of the start.
@@ -109,9 +116,10 @@ class Daemon:
         http = self._tasks["http"]
         await asyncio.wait({http}, timeout=left())
         parts.awake.close()
+        threads_left = await self._threads_end(left())
         code = 0 if self._died is None else EXIT_RESTART
         log.info("stopped", code=code, died=self._died)
-        if not engine_left or not http.done():
+        if not (engine_left and http.done() and threads_left):
             self._doors.leave()
             self._process.leaving(code)
             os._exit(code)
@@ -122,6 +130,19 @@ class Daemon:
             await asyncio.wait_for(work, limit)
         except TimeoutError:
             log.warning("stop_limit_passed", part=part)
+
+    async def _threads_end(self, limit: float) -> bool:
+        """False when one is in a call that does not return, such as a read from a volume that
+        hangs: the interpreter would wait for it for ever."""
+        main = threading.main_thread()
+        self._executor.shutdown(wait=False)
+        left = _Countdown(max(limit, SHORT_WAIT))
+        while busy := [t.name for t in threading.enumerate() if not t.daemon and t is not main]:
+            if left() == 0:
+                log.warning("threads_left_behind", threads=busy)
+                return False
+            await asyncio.sleep(THREAD_POLL)
+        return True
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """A named task; if it dies, so does the daemon."""

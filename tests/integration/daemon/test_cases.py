@@ -319,6 +319,21 @@ def test_t71_a_model_in_the_hub_cache_loads_without_the_network(
             black_hole.accept()
 
 
+def test_t73_a_read_that_hangs_does_not_hold_the_exit(
+    make_daemon: MakeDaemon, tmp_path: Path, tiny: Path
+) -> None:
+    """As from a network volume that is gone; its client gave up long ago."""
+    copy = tmp_path / "home/models/hanging"
+    shutil.copytree(tiny, copy)
+    daemon = make_daemon(config="[server]\nstop_limit = 1.0\n")
+    (copy / "tokenizer.json").unlink()
+    os.mkfifo(copy / "tokenizer.json")
+    with hung_up(daemon, chat("hanging")):
+        daemon.until(lambda: phases(daemon) == ["preparing"], "it does not read")
+    daemon.until(lambda: gone(daemon), "the request stays", limit=10)
+    assert daemon.stop(limit=20) == 0
+
+
 class FaultyDaemon(DaemonProcess):
     def __init__(self, home: Path, fault: Path) -> None:
         root = str(Path(__file__).parents[3])
