@@ -1,6 +1,7 @@
 """The daemon with a runtime that can be made to fail: ``python -m tests.support.faulty_daemon``.
 
-While the file named by OMLXD_TEST_FAULT exists, every step of a model's batch raises.
+While the file named by OMLXD_TEST_FAULT exists, every step of a model's batch raises what the
+file says. What the runtime knows to be the end of the device ends the device thread.
 """
 
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import omlxd.daemon.parts as parts
 from omlxd.__main__ import main
 from omlxd.backend.mlx.backend import MlxBackend
+from omlxd.backend.mlx.failures import raise_if_device_lost
 from omlxd.backend.protocol import Batch, BatchStep, LoadedModel, ModelLoad
 from omlxd.backend.sequence import SequenceSpec
 
@@ -26,7 +28,9 @@ class FaultyBatch:
 
     def step(self, prefill_chunk: int) -> BatchStep:
         if FAULT.exists():
-            raise RuntimeError("[METAL] Command buffer execution failed: injected")
+            error = RuntimeError(f"[METAL] Command buffer execution failed: {FAULT.read_text()}")
+            raise_if_device_lost(error)
+            raise error
         return self._real.step(prefill_chunk)
 
     def remove(self, ids: Sequence[str]) -> None:

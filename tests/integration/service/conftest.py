@@ -37,6 +37,7 @@ USER = f"user/{UID}/{LABEL}"
 HEALTH_JOB = f'"{SUPPORT / "health_job.py"}" "$@"'
 """Arguments of the shell: the tiny daemon, which starts in a third of the real one's time."""
 REAL_DAEMON = '"$@"'
+FREE_PORT = "[server]\nport = 0\n"
 
 
 class ImpatientContext(Context):
@@ -127,8 +128,8 @@ class Mac:
 
     def _in_a_process(self, command: Sequence[str], limit: float) -> tuple[int | None, str]:
         # Named directly: a python3 found on PATH may be a slow wrapper.
-        world = f"LAUNCHCTL_DIR={self.world}"
-        return run_process(["/usr/bin/env", world, sys.executable, "-IS", *command], limit)
+        environ = (f"LAUNCHCTL_DIR={self.world}", f"HOME={self.user_home}")
+        return run_process(["/usr/bin/env", *environ, sys.executable, "-IS", *command], limit)
 
     def context(self, *words: str) -> Context:
         parser = ArgumentParser()
@@ -148,6 +149,10 @@ class Mac:
         )
         kind = RealContext if self._real else ImpatientContext
         return kind(arguments, self.environ, made.machine, made.places, made.home, python)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.record()['port']}"
 
     def omlxd(self, *words: str) -> int:
         return service.perform(self.context(*words))
