@@ -8,6 +8,8 @@ MOST_STOPS = 16
 LONGEST_STOP = 1000
 MOST_LOGPROBS = 20
 MOST_BIASES = 2048
+MOST_PIECES = 10_000
+"""Messages and parts of messages of one request; a million of them hold up the loop for seconds."""
 
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 MaxTokens = Annotated[int | None, Field(ge=1)]
@@ -84,6 +86,19 @@ class ChatRequest(GenerationFields):
     messages: Annotated[list[Message], Field(min_length=1)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _not_too_many(cls, value: Any) -> Any:
+        # Before each of them is looked at, which is what takes long.
+        if isinstance(value, list) and _pieces(value) > MOST_PIECES:
+            raise ValueError(f"at most {MOST_PIECES} messages and content parts are taken")
+        return value
+
+
+def _pieces(messages: list[Any]) -> int:
+    contents = (message.get("content") for message in messages if isinstance(message, dict))
+    return len(messages) + sum(len(parts) for parts in contents if isinstance(parts, list))
 
 
 def _prompt_shape(value: Any) -> str:

@@ -1,9 +1,11 @@
 """POST /v1/chat/completions: the wire as clients read it."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from omlxd.api.openai.wire import MOST_PIECES
 from omlxd.backend.sequence import FinishReason
 from omlxd.errors import GenerationFailed, ModelLoadFailed, QueueFull
 from omlxd.pool.catalog import ModelKind
@@ -306,6 +308,22 @@ async def test_the_effective_context_is_the_smaller_one(world: World) -> None:
     long = [{"role": "user", "content": "x" * 50}]
     call = await ask(world, messages=long).end()
     assert call.error["context_length"] == 50
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "x"}] * (MOST_PIECES + 1),
+        [{"role": "user", "content": [{"type": "text", "text": "x"}] * (MOST_PIECES // 2)}] * 3,
+    ],
+    ids=["messages", "parts"],
+)
+async def test_more_messages_than_the_loop_can_take_at_once_are_refused_by_name(
+    world: World, messages: list[dict[str, Any]]
+) -> None:
+    call = await ask(world, messages=messages).end()
+    assert (call.status, call.error["param"]) == (400, "messages")
+    assert str(MOST_PIECES) in call.error["message"]
 
 
 async def test_an_unknown_context_still_gives_a_long_answer() -> None:
