@@ -118,7 +118,7 @@ class EnginePool:
         self._book.change(model_id, changes, self._catalog.models)
         record.settings = self._book.of(model_id)
         if "pinned" in changes:
-            record.preload = record.pinned and record.facts is None
+            record.preload = record.pinned and not isinstance(record.state, Ready)
         self._residency.advance()
         try:
             await self._settings_file.write(self._book.to_json())

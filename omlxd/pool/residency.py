@@ -275,6 +275,7 @@ class Residency:
             state = record.state
             if isinstance(state, Draining) and state.reason is DrainReason.MAKE_ROOM:
                 record.happen(Kept())
+                record.preload = False
                 self.leases.grant(record)
 
     def _quiet(self) -> bool:

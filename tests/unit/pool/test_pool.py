@@ -16,7 +16,7 @@ from omlxd.errors import (
 )
 from omlxd.pool.catalog import BrokenModel
 from omlxd.pool.options import ModelSettings, PoolOptions
-from tests.unit.pool.fakes import FakeGeneration, House, a_model, settle
+from tests.unit.pool.fakes import FakeGeneration, House, MiB, a_model, settle
 
 
 async def test_four_requests_for_a_cold_model_make_one_load() -> None:
@@ -381,6 +381,24 @@ async def test_a_pinned_model_stays_and_is_loaded_at_start() -> None:
     house.pool.check_idle()
     await settle()
     assert house.state("m") == "ready"
+
+
+async def test_a_model_pinned_while_it_leaves_comes_back() -> None:
+    house = House(a_model("m"), auto=False)
+    loading = asyncio.create_task(house.pool.load("m"))
+    await settle()
+    house.engine.tickets[0].finish()
+    await loading
+    unloading = asyncio.create_task(house.pool.unload("m"))
+    await settle()
+    await house.pool.change_settings("m", {"pinned": True})
+    house.engine.unloads[0][1].set_result(MiB)
+    await unloading
+    await settle()
+    assert house.state("m") == "loading"
+    house.engine.tickets[1].finish()
+    await settle()
+    assert (house.state("m"), house.pool.preloading) == ("ready", ())
 
 
 async def test_a_failed_preload_is_tried_again_by_itself() -> None:
