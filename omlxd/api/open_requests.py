@@ -1,9 +1,13 @@
 """The requests that are open now, for ``/status``: those on their way to the engine included."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+
+from omlxd.errors import OmlxdError
 
 
 class Stage(Enum):
@@ -39,18 +43,45 @@ class OpenRequests:
         self._arrived = arrived
         self._changed = changed
         self._open: dict[str, OpenRequest] = {}
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._ended_with: dict[str, OmlxdError] = {}
 
     @contextmanager
     def tracked(self, request_id: str) -> Iterator[OpenRequest]:
+        """For the task that does the request's work. Raises what ``abort`` ends it with."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("requests are tracked inside a task")
         entry = OpenRequest(request_id, None, self._clock())
         self._open[request_id] = entry
+        self._tasks[request_id] = task
         self._arrived()
         self._changed()
         try:
             yield entry
+        except asyncio.CancelledError:
+            error = self._ended_with.get(request_id)
+            # Above zero: the client has left as well, which wins.
+            if error is None or task.uncancel() > 0:
+                raise
+            raise error from None
         finally:
             del self._open[request_id]
+            del self._tasks[request_id]
+            self._ended_with.pop(request_id, None)
             self._changed()
+
+    def abort(self, make_error: Callable[[], OmlxdError]) -> int:
+        """End those that the engine does not report, each with an error of its own; how many."""
+        early = [
+            name
+            for name, entry in self._open.items()
+            if entry.stage is not Stage.ENGINE and name not in self._ended_with
+        ]
+        for name in early:
+            self._ended_with[name] = make_error()
+            self._tasks[name].cancel()
+        return len(early)
 
     def before_engine(self) -> tuple[tuple[OpenRequest, float], ...]:
         """(request, age in seconds) of those that the engine does not report."""

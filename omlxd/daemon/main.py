@@ -40,6 +40,10 @@ def serve(config: Config, doors: Doors, instance: Instance, process: Process) ->
         doors.leave()
 
 
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("The server is shutting down.", retry_after=5.0)
+
+
 class _Countdown:
     """Seconds left of a limit that several steps share."""
 
@@ -106,7 +110,8 @@ class Daemon:
             drained = await parts.life.idle(config.drain_limit, self._hurry)
             log.info("drained" if drained else "drain_limit_passed")
         left = _Countdown(config.stop_limit)
-        parts.engine.abort(None, ShuttingDown("The server is shutting down.", retry_after=5.0))
+        parts.open_requests.abort(_shutting_down)
+        parts.engine.abort(None, _shutting_down())
         await parts.life.idle(left() / 2, asyncio.Event())
         await self._within(left(), "pool", parts.pool.stop())
         engine_left = await parts.engine.stop(left())

@@ -39,6 +39,7 @@ class Parts:
     pool: EnginePool
     host: Host
     guard: Guard
+    open_requests: OpenRequests
     life: Life
     awake: AwakeWhile
     server: HttpServer
@@ -119,7 +120,7 @@ def build(
     )
     limits = ConnectionLimits(config.server.max_connections, config.server.head_timeout)
     server = HttpServer(app, doors.listeners, limits)
-    return Parts(engine, pool, host, guard, life, awake_while, server)
+    return Parts(engine, pool, host, guard, open_requests, life, awake_while, server)
 
 
 def _identity(instance: Instance) -> Identity:
