@@ -72,6 +72,9 @@ class PoolOptions:
         10.0, "Pause after a failed load; doubles with each further failure.", above=0
     )
     retry_longest: Seconds = option(600.0, "Longest pause after a failed load.", above=0)
+    tokenizer_limit: Seconds = option(
+        60.0, "A tokenizer that takes longer to read is reported and not waited for.", above=0
+    )
     scan_limit: Seconds = option(
         10.0, "A model folder that takes longer to read is reported and not waited for.", above=0
     )

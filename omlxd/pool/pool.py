@@ -62,7 +62,7 @@ class EnginePool:
         self._sizes = SizeBook()
         self._admission = MemoryAdmission(ports, self._sizes)
         self._residency = Residency(options, ports, self._admission, self._measured)
-        self._tokenizers = TokenizerCache(ports.load_tokenizer)
+        self._tokenizers = TokenizerCache(ports.load_tokenizer, options.tokenizer_limit)
         call_later = ports.call_later or loop_call_later
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY

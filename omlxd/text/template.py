@@ -6,16 +6,16 @@ its own, waited for up to a deadline and then left behind, and only so many exis
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from omlxd.errors import BodyTooLarge, InvalidRequest, NoChatTemplate, TemplateFailed, TemplatesBusy
 from omlxd.text.messages import count_characters, plain_messages
 from omlxd.text.options import TextOptions
+from omlxd.text.own_thread import OwnThread
 from omlxd.text.protocol import Tokenizer
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class PromptMaker:
     def __init__(self, options: TextOptions) -> None:
         self._options = options
         self._places = asyncio.Semaphore(options.max_renders)
-        self._jobs: set[_Job[Any]] = set()
+        self._jobs: set[OwnThread[Any]] = set()
 
     @property
     def left_behind(self) -> int:
@@ -112,7 +112,7 @@ class PromptMaker:
         """``make()``'s result or error. Time spent waiting for a place is not its time."""
         deadline = self._options.render_deadline
         await self._take_place()
-        job = _Job(make, asyncio.get_running_loop(), self._ended)
+        job = OwnThread("render", make, self._ended)
         self._jobs.add(job)
         job.start()
         try:
@@ -145,58 +145,11 @@ class PromptMaker:
             left_behind=self.left_behind,
         )
 
-    def _ended(self, job: "_Job[Any]") -> None:
+    def _ended(self, job: OwnThread[Any]) -> None:
         self._jobs.discard(job)
         self._places.release()
         if job.age >= self._options.render_deadline:
             log.info("left_behind_render_ended", age=job.age, left_behind=self.left_behind)
-
-
-class _Job(Generic[_T]):
-    """One prompt being made in its own daemon thread, which never holds the process's exit."""
-
-    def __init__(
-        self,
-        make: Callable[[], _T],
-        loop: asyncio.AbstractEventLoop,
-        ended: Callable[["_Job[Any]"], None],
-    ) -> None:
-        self._make = make
-        self._loop = loop
-        self._on_end = ended
-        self._started_at = loop.time()
-        self.result: asyncio.Future[_T] = loop.create_future()
-        """Cancelled when nobody waits for it any more."""
-
-    @property
-    def age(self) -> float:
-        return self._loop.time() - self._started_at
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="render", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            made = self._make()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the waiting request raises it
-            self._report(None, error)
-        else:
-            self._report(made, None)
-
-    def _report(self, made: _T | None, error: Exception | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._settle, made, error)
-        except RuntimeError:
-            log.debug("render_outlived_loop")
-
-    def _settle(self, made: Any, error: Exception | None) -> None:
-        self._on_end(self)
-        if self.result.done():
-            return
-        if error is None:
-            self.result.set_result(made)
-        else:
-            self.result.set_exception(error)
 
 
 def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, param: str) -> list[int]:

@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import threading
 
 import pytest
 
+from omlxd.errors import ModelLoadFailed
 from omlxd.pool.catalog import CatalogModel, ModelKind
 from omlxd.pool.ledger import Ledger
 from omlxd.pool.sizes import SizeBook
@@ -89,7 +91,7 @@ async def test_a_failed_tokenizer_load_is_told_to_all_and_tried_again() -> None:
             raise ValueError("no tokenizer")
         return object()
 
-    cache = TokenizerCache(load)  # type: ignore[arg-type]
+    cache = TokenizerCache(load, 60.0)  # type: ignore[arg-type]
     results = await asyncio.gather(
         cache.get(a_model("m")), cache.get(a_model("m")), return_exceptions=True
     )
@@ -99,7 +101,7 @@ async def test_a_failed_tokenizer_load_is_told_to_all_and_tried_again() -> None:
 
 
 async def test_a_caller_that_leaves_does_not_end_the_tokenizer_load_of_others() -> None:
-    cache = TokenizerCache(lambda path: object())  # type: ignore[arg-type, return-value]
+    cache = TokenizerCache(lambda path: object(), 60.0)  # type: ignore[arg-type, return-value]
     first = asyncio.create_task(cache.get(a_model("m")))
     second = asyncio.create_task(cache.get(a_model("m")))
     await asyncio.sleep(0)
@@ -108,7 +110,7 @@ async def test_a_caller_that_leaves_does_not_end_the_tokenizer_load_of_others() 
 
 
 async def test_tokenizers_nobody_needs_are_forgotten() -> None:
-    cache = TokenizerCache(lambda path: object())  # type: ignore[arg-type, return-value]
+    cache = TokenizerCache(lambda path: object(), 60.0)  # type: ignore[arg-type, return-value]
     kept, dropped = a_model("kept"), a_model("dropped")
     before = await cache.get(kept), await cache.get(dropped)
     cache.retain([kept.fingerprint])
@@ -117,15 +119,45 @@ async def test_tokenizers_nobody_needs_are_forgotten() -> None:
 
 
 async def test_a_failure_nobody_waits_for_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    threads: list[threading.Thread] = []
+
     def fail(path: str) -> object:
+        threads.append(threading.current_thread())
         raise ValueError("no")
 
-    cache = TokenizerCache(fail)  # type: ignore[arg-type]
+    cache = TokenizerCache(fail, 60.0)  # type: ignore[arg-type]
     task = asyncio.create_task(cache.get(a_model("m")))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await asyncio.to_thread(lambda: None)
+    threads[0].join()
     await settle()
     gc.collect()
     assert not recwarn.list
+
+
+async def test_a_tokenizer_on_a_volume_that_hangs_is_an_error_and_stops_no_other() -> None:
+    let_go = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def load(path: str) -> object:
+        threads.append(threading.current_thread())
+        if path == hung.path:
+            let_go.wait()
+        return object()
+
+    hung, good = a_model("hung"), a_model("good")
+    assert hung.path != good.path
+    cache = TokenizerCache(load, 0.02)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(ModelLoadFailed, match=r"'hung'.*models\.tokenizer_limit"):
+            await cache.get(hung)
+    assert len(threads) == 1, "no second thread beside one that hangs"
+    assert threads[0].daemon
+    patient = TokenizerCache(load, 60.0)  # type: ignore[arg-type]
+    assert await patient.get(good) is not None
+    let_go.set()
+    threads[0].join()
+    await settle()
+    assert await cache.get(hung) is not None
+    assert len(threads) == 2
