@@ -35,6 +35,11 @@ class Ledger:
     def release(self, holder: str) -> None:
         self._reservations.pop(holder, None)
 
+    def outstanding_of(self, holder: str) -> int:
+        """Bytes promised to ``holder`` and not allocated yet."""
+        held = self._reservations.get(holder)
+        return 0 if held is None else held.outstanding
+
     def outstanding(self) -> int:
         """Bytes promised to all holders and not allocated yet."""
         return sum(held.outstanding for held in self._reservations.values())

@@ -41,6 +41,7 @@ class ModelStatus:
         detail: the reason of a drain or of a wait.
         position: place in the line for memory, 1 is next; None when not in line.
         weights_bytes: as loaded, else from the files.
+        promised_bytes: to its load, and not allocated yet.
         measured_bytes: what it really took when last loaded.
     """
 
@@ -53,6 +54,7 @@ class ModelStatus:
     weights_bytes: int | None = None
     measured_bytes: int | None = None
     cache_bytes: int | None = None
+    promised_bytes: int = 0
     loaded_bytes: int | None = None
     total_bytes: int | None = None
     leases: int = 0
@@ -92,6 +94,7 @@ def statuses(
             replace(
                 status,
                 position=places.get(record.id),
+                promised_bytes=residency.device.promised_to(record.id),
                 measured_bytes=sizes.measured(record.model),
                 cache_bytes=None
                 if record.facts is None
