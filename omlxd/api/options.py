@@ -19,7 +19,7 @@ class ApiOptions:
         "none by default (CORS off).",
     )
     max_body: Bytes = option(
-        32 * MiB, "Largest request body that is read, compressed or inflated.", low=KiB
+        8 * MiB, "Largest request body that is read, compressed or inflated.", low=KiB
     )
     max_depth: int = option(128, "How deeply the JSON of a request may be nested.", low=8, high=500)
     body_timeout: Seconds = option(

@@ -10,6 +10,8 @@ MOST_LOGPROBS = 20
 MOST_BIASES = 2048
 MOST_PIECES = 10_000
 """Messages and parts of messages of one request; a million of them hold up the loop for seconds."""
+MOST_TOKENS = 1_000_000
+"""Token ids in the prompts of one request; longer than the contexts of the models there are."""
 
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 MaxTokens = Annotated[int | None, Field(ge=1)]
@@ -109,12 +111,13 @@ def _prompt_shape(value: Any) -> str:
     return "<tokens>" if value and isinstance(value[0], int) else "<texts>"
 
 
-TokenList = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+# A million wrong ids must not become a million errors.
+TokenList = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
 Prompt = Annotated[
     Annotated[str, Tag("<text>")]
-    | Annotated[list[str], Field(min_length=1), Tag("<texts>")]
+    | Annotated[list[str], Field(min_length=1, fail_fast=True), Tag("<texts>")]
     | Annotated[TokenList, Tag("<tokens>")]
-    | Annotated[list[TokenList], Tag("<token lists>")],
+    | Annotated[list[TokenList], Field(fail_fast=True), Tag("<token lists>")],
     Discriminator(_prompt_shape),
 ]
 
@@ -122,6 +125,16 @@ Prompt = Annotated[
 class CompletionRequest(GenerationFields):
     prompt: Prompt
     logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _not_too_many(cls, value: Any) -> Any:
+        # Before each of them is looked at, which is what takes long.
+        if not isinstance(value, list):
+            return value
+        if len(value) + sum(len(inner) for inner in value if isinstance(inner, list)) > MOST_TOKENS:
+            raise ValueError(f"at most {MOST_TOKENS} texts and token ids are taken")
+        return value
 
     @field_validator("logprobs", mode="before")
     @classmethod

@@ -3,8 +3,12 @@
 import asyncio
 
 import pytest
+from pydantic import ValidationError
 
+from omlxd.api.openai.wire import MOST_TOKENS, CompletionRequest
+from omlxd.api.options import ApiOptions
 from omlxd.errors import GenerationFailed
+from omlxd.units import MiB
 from tests.support.asgi import Call, post
 from tests.support.fake_pool import ByteTokenizer, End, Fail, Say, Wait, World
 
@@ -123,6 +127,30 @@ async def test_a_wrong_field_is_a_400_that_names_it(
     call = await post(world.app, PATH, body).end()
     assert (call.status, call.error["param"]) == (400, param)
     assert world.pool.generations == []
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[1] * (MOST_TOKENS + 1), [[1] * (MOST_TOKENS // 2)] * 2, ["a"] * (MOST_TOKENS + 1)],
+    ids=["tokens", "token lists", "texts"],
+)
+async def test_more_tokens_than_the_loop_can_take_at_once_are_refused_by_name(
+    world: World, prompt: list[object]
+) -> None:
+    call = await ask(world, prompt).end()
+    assert (call.status, call.error["param"]) == (400, "prompt")
+    assert str(MOST_TOKENS) in call.error["message"]
+
+
+@pytest.mark.parametrize("wrong", [[-1, -2], [[-1, -2], [-3]], [1, "a", "b"], ["a", 1, 2]])
+def test_many_wrong_tokens_are_one_error(wrong: list[object]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate({"prompt": wrong})
+    assert caught.value.error_count() == 1
+
+
+def test_a_body_of_tokens_is_not_larger_than_the_loop_can_take() -> None:
+    assert ApiOptions().max_body == 8 * MiB
 
 
 async def test_logprobs_are_parallel_lists_with_offsets(world: World) -> None:
