@@ -61,11 +61,15 @@ class LoadScene:
 
         What the allocator pools is not in the way: it is given back before a load begins.
         """
-        usage = self.usage
-        if self.evicted and usage.fresh:
-            return max(usage.active or 0, self.tracked)
-        kept = (usage.bytes or 0) - (usage.pool or 0)
-        return max(kept, usage.active or 0, self.tracked)
+        if self.evicted and self.usage.fresh:
+            return max(self.usage.active or 0, self.tracked)
+        return self.measured
+
+    @property
+    def measured(self) -> int:
+        """The same by all that is measured, residue of what was unloaded included."""
+        kept = (self.usage.bytes or 0) - (self.usage.pool or 0)
+        return max(kept, self.usage.active or 0, self.tracked)
 
     @property
     def spare(self) -> tuple[ModelView, ...]:
@@ -141,7 +145,7 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
         return _refuse(RefusalKind.MODEL_TOO_LARGE, need, scene, ceilings)
     held = is_held(scene, ceilings)
     after = scene.current + scene.reserved + need.bytes
-    if after < ceilings.admission_soft and not held:
+    if after < ceilings.admission_soft and not held and not _still_full(need, scene, ceilings):
         return Admit(need.bytes)
     excess = after - scene.leaving - ceilings.admission_soft + 1
     victims = choose_victims(max(excess, int(held)), scene.spare)
@@ -150,6 +154,12 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
     if not victims and not scene.leaving and not held and _fits(after, ceilings):
         return Admit(need.bytes)
     return _wait_or_refuse(after, need, scene, ceilings)
+
+
+def _still_full(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> bool:
+    """What makes room is still there: not yet the time to take the rest for residue."""
+    after = scene.measured + scene.reserved + need.bytes
+    return bool(scene.leaving) and not _fits(after, ceilings)
 
 
 def is_held(scene: LoadScene, ceilings: Ceilings) -> bool:

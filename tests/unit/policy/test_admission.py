@@ -119,6 +119,17 @@ def test_an_unload_on_its_way_is_waited_for() -> None:
     assert plan(60 * GiB, leaving, model("b", 38)) == EvictFirst(("b",))
 
 
+def test_what_is_leaving_is_not_taken_for_residue() -> None:
+    """The allocator's number alone counts only once what made room has left."""
+    leaving = model("a", 40, unloading=True, busy=True)
+    bounds, usage = ceilings(), used(50 * GiB, active=40 * GiB)
+    need = LoadNeed("new", HARD - 50 * GiB)
+    answer = plan_load(need, LoadScene((leaving,), usage, evicted=True), bounds)
+    assert answer == Wait("another model is being unloaded")
+    gone = LoadScene((), used(50 * GiB, active=0), evicted=True)
+    assert plan_load(need, gone, bounds) == Admit(need.bytes)
+
+
 def test_a_reservation_is_taken_so_two_loads_are_not_promised_the_same_memory() -> None:
     """A reservation is taken for what a load will need and has not yet allocated, so two that fit
     alone cannot both be admitted."""
