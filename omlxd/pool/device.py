@@ -29,6 +29,7 @@ from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import LoadTicket, PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.timing import pause
+from omlxd.units import MiB
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ SETTLE_STEP = 0.1
 """Seconds between two looks at memory that is coming free."""
 SETTLED = 0.95
 """Share of the freed bytes that must show before the next load."""
+UPS_AND_DOWNS = 32 * MiB
+"""Bytes by which the process grows and shrinks whatever its models do."""
 
 LARGEST_SURPLUS = 1.5
 """Times the weights; beyond it the measured growth was not the model's."""
@@ -181,7 +184,7 @@ class Device:
         return error
 
     async def _await_unload(self, record: ModelRecord) -> None:
-        before = self._ports.usage()
+        before = self._beyond_allocator()
         freed = 0
         try:
             freed = await self._ports.engine.unload(record.id)
@@ -198,19 +201,26 @@ class Device:
         self._done(record, None)
         self._ports.wake()
 
+    def _beyond_allocator(self) -> int | None:
+        """Bytes of the process that the allocator does not hold, so whatever other models do."""
+        usage, sample = self._ports.usage(), self._ports.engine.latest_sample
+        if usage is None or sample is None:
+            return None
+        return usage - sample.active - sample.pool
+
     async def _settled(self, before: int | None, freed: int) -> int:
         """Bytes that really came free: waits until they show, or the limit has passed."""
         if self._ports.release_memory is not None:
             await asyncio.to_thread(self._ports.release_memory)
         await self._ports.engine.sample()
-        usage = self._ports.usage()
-        if before is None or usage is None:
-            return freed
         until = self._ports.clock() + self._options.settle_limit
-        while usage is not None and before - usage < SETTLED * freed:
+        tolerated = max(int((1 - SETTLED) * freed), UPS_AND_DOWNS)
+        while before is not None and (now := self._beyond_allocator()) is not None:
+            kept = max(0, now - before)
+            if kept <= tolerated:
+                return max(0, freed - kept)
             if self._ports.clock() >= until:
-                log.warning("freed_memory_not_seen", expected=freed, seen=before - usage)
-                break
+                log.warning("freed_memory_not_seen", expected=freed, seen=freed - kept)
+                return max(0, freed - kept)
             await pause(self._ports.call_later, SETTLE_STEP)
-            usage = self._ports.usage()
-        return freed if usage is None else max(0, before - usage)
+        return freed

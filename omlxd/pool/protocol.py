@@ -53,11 +53,15 @@ class DeviceEngine(Protocol):
     def submit(self, model_id: str, sequence: SequenceSpec) -> Generation:
         """Raises QueueFull."""
 
-    def abort(self, model_id: str | None, error: OmlxdError) -> int:
-        """End all requests of a model (None: of all) with ``error``; how many."""
+    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
+        """End all requests of a model (None: of all), each with its own error; how many."""
 
     def reclaim(self, *, when_idle: bool) -> None:
         """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
+
+    @property
+    def latest_sample(self) -> AllocatorSample | None:
+        """After the latest step, piece or unload; None before the runtime is up."""
 
     async def sample(self) -> AllocatorSample:
         """The allocator's numbers as of the next step boundary."""

@@ -10,7 +10,7 @@ from typing import Any
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import ModelLoadCancelled, OmlxdError
 from omlxd.policy.ceiling import Ceilings
-from omlxd.policy.readings import MemoryReading
+from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
 from omlxd.pool.catalog import (
@@ -168,15 +168,25 @@ class FakeEngine:
         assert model_id in self.resident, "submitted to a model that is not loaded"
         return FakeGeneration(sequence)
 
-    def abort(self, model_id: str | None, error: OmlxdError) -> int:
-        self.aborts.append((model_id, error))
+    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
+        self.aborts.append((model_id, make_error()))
         return 1
 
     def reclaim(self, *, when_idle: bool) -> None:
         self.reclaims.append(when_idle)
 
-    async def sample(self) -> None:
+    @property
+    def active(self) -> int:
+        loading = sum(t.loaded_bytes or 0 for t in self.tickets if not t.answer.done())
+        return sum(self.sizes[name] for name in self.resident) + loading
+
+    @property
+    def latest_sample(self) -> AllocatorSample:
+        return AllocatorSample(0.0, self.active, 0, self.active)
+
+    async def sample(self) -> AllocatorSample:
         self.samples += 1
+        return self.latest_sample
 
     def view(self, model_id: str) -> FakeActivity:
         return self.activity.get(model_id, FakeActivity())
@@ -246,9 +256,7 @@ class FakeMachine:
     def used(self) -> int:
         engine = self.engine
         assert engine is not None
-        resident = sum(engine.sizes[name] for name in engine.resident)
-        loading = sum(t.loaded_bytes or 0 for t in engine.tickets if not t.answer.done())
-        return resident + loading + self.others
+        return engine.active + self.others
 
     def usage(self) -> int:
         return self.used() + self.residue

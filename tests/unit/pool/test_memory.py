@@ -21,7 +21,7 @@ from omlxd.policy.actions import (
     Unload,
 )
 from omlxd.pool.options import ModelSettings, PoolOptions
-from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
+from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, ceilings, settle
 
 ROOM = 160 * MiB
 """For one of two models of 100 MiB."""
@@ -278,6 +278,65 @@ async def test_memory_that_never_shows_as_free_is_waited_for_only_so_long() -> N
     assert not unloading.done()
     await house.time.pass_by(1)
     assert await unloading == 30 * MiB
+
+
+async def test_the_process_s_own_ups_and_downs_hold_up_no_load() -> None:
+    """Of a small model a few megabytes are more than the share that must show."""
+    house = two_models(options=PoolOptions(settle_limit=5.0))
+    machine = house.machine
+    assert machine is not None
+    await house.pool.load("a")
+    house.engine.on_unload = lambda freed: machine.keep(8 * MiB)
+    unloading = asyncio.create_task(house.pool.unload("a"))
+    await settle()
+    assert unloading.done()
+    assert await unloading == 92 * MiB
+
+
+async def test_what_another_model_takes_meanwhile_does_not_hide_what_came_free() -> None:
+    house = House(
+        a_model("a", size=100 * MiB),
+        a_model("b", size=100 * MiB),
+        machine=FakeMachine(400 * MiB),
+        options=PoolOptions(settle_limit=5.0),
+        auto=False,
+    )
+    loading = asyncio.create_task(house.pool.load("a"))
+    await settle()
+    house.engine.tickets[0].finish()
+    await loading
+    use = house.use("b")
+    await settle()
+    unloading = asyncio.create_task(house.pool.unload("a"))
+    await settle()
+    house.engine.tickets[1].progress(90 * MiB)
+    house.engine.unloads[0][1].set_result(100 * MiB)
+    await settle()
+    assert unloading.done()
+    assert await unloading == 100 * MiB
+    house.engine.tickets[1].finish()
+    await settle()
+    await use.done()
+
+
+async def test_a_model_in_use_that_drains_is_not_taken_for_residue() -> None:
+    """T07: what other parts of the process hold counts while the old model is still there."""
+    house = two_models(options=PoolOptions(drain_after=5.0))
+    machine = house.machine
+    assert machine is not None
+    machine.ceilings = ceilings(300 * MiB)
+    machine.residue = 90 * MiB
+    first = house.use("a", "1")
+    await settle()
+    second = house.use("b", "2")
+    await house.time.pass_by(20)
+    assert house.state("a") == "draining"
+    assert second.lease is None
+    assert house.engine.loads_of("b") == 0
+    await first.done()
+    await house.time.pass_by(1)
+    assert second.lease is not None
+    await second.done()
 
 
 async def test_residue_of_what_was_unloaded_for_a_load_does_not_refuse_it() -> None:
