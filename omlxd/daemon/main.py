@@ -111,7 +111,7 @@ class Daemon:
             log.info("drained" if drained else "drain_limit_passed")
         left = _Countdown(config.stop_limit)
         parts.open_requests.abort(_shutting_down)
-        parts.engine.abort(None, _shutting_down())
+        parts.engine.abort(None, _shutting_down)
         await parts.life.idle(left() / 2, asyncio.Event())
         await self._within(left(), "pool", parts.pool.stop())
         engine_left = await parts.engine.stop(left())

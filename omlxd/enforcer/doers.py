@@ -27,7 +27,7 @@ from omlxd.policy.decision import Decision
 class RequestOwner(Protocol):
     """The part of the engine that is asked here."""
 
-    def abort(self, model_id: str | None, error: OmlxdError) -> int: ...
+    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int: ...
 
     def reclaim(self, *, when_idle: bool) -> None: ...
 
@@ -54,7 +54,7 @@ class Doers:
             case ReturnFreePages():
                 return Outcome(action, freed=await self.release_free_memory())
             case AbortRequests(model_id):
-                ended = self.engine.abort(model_id, explain.aborted(decision))
+                ended = self.engine.abort(model_id, lambda: explain.aborted(decision))
                 return Outcome(action, accepted=ended > 0)
             case Unload() | MarkPendingUnload() | AbortLoads():
                 return await self.models(action, lambda: explain.load_aborted(decision))

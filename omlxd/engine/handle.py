@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 
 import structlog
@@ -52,6 +53,10 @@ __all__ = [
 log = structlog.get_logger(__name__)
 
 
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("The server is shutting down.")
+
+
 class Engine:
     """Owns the device thread. Everything here is called on the event loop that started it."""
 
@@ -70,8 +75,8 @@ class Engine:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._load_ids = itertools.count(1)
         self._thread: _DeviceThread | None = None
-        self._over: OmlxdError | None = None
-        """What new work is refused with; None while the engine takes work."""
+        self._over: Callable[[], OmlxdError] | None = None
+        """Makes what new work is refused with; None while the engine takes work."""
 
     def start(self) -> None:
         """Start the thread ``mlx`` for the running loop; it imports the runtime first."""
@@ -97,7 +102,7 @@ class Engine:
         False when the thread is still in a step after ``limit`` seconds.
         """
         if self._over is None:
-            self._over = ShuttingDown("The server is shutting down.")
+            self._over = _shutting_down
         self._inbox.put(Stop())
         if self._thread is None:
             return True
@@ -152,15 +157,15 @@ class Engine:
         self._inbox.put(Submit(model_id, sequence))
         return generation
 
-    def abort(self, model_id: str | None, error: OmlxdError) -> int:
-        """Cancel every open request (of one model) with ``error``; how many there were."""
+    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
+        """Cancel every open request (of one model), each with an error of its own; how many."""
         open_ones = [
             g
             for g in self._ledger.generations.values()
             if not g.over and (model_id is None or g.model_id == model_id)
         ]
         for generation in open_ones:
-            generation.cancel(error)
+            generation.cancel(make_error())
         return len(open_ones)
 
     def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
@@ -214,15 +219,15 @@ class Engine:
 
     def _open_ledger(self) -> Ledger:
         if self._over is not None:
-            raise self._over.with_traceback(None)
+            raise self._over()
         return self._ledger
 
     def _thread_left(self, death: BaseException | None) -> None:
         if death is not None:
-            self._over = EngineDied(
-                f"The device thread died ({type(death).__name__}); the server restarts."
+            self._over = partial(
+                EngineDied, f"The device thread died ({type(death).__name__}); the server restarts."
             )
-        self._ledger.close(self._over or ShuttingDown("The server is shutting down."))
+        self._ledger.close(self._over or _shutting_down)
         if death is not None:
             self._on_death(death)
 

@@ -60,22 +60,22 @@ class Ledger:
         for event in events:
             self._apply(event)
 
-    def close(self, error: OmlxdError) -> None:
-        """Nothing more will come: everything open ends with ``error``."""
+    def close(self, make_error: Callable[[], OmlxdError]) -> None:
+        """Nothing more will come: everything open ends, each with an error of its own."""
         for generation in self.generations.values():
-            generation.ended(error)
+            generation.ended(make_error())
         self.generations.clear()
         for ticket in self.loads.values():
-            ticket.answer.fail(error)
+            ticket.answer.fail(make_error())
         self.loads.clear()
         for answers in self.unloads.values():
             for answer in answers:
-                answer.fail(error)
+                answer.fail(make_error())
         self.unloads.clear()
         for sample in self.samples:
-            sample.fail(error)
+            sample.fail(make_error())
         self.samples.clear()
-        self.ready.fail(error)
+        self.ready.fail(make_error())
         self.views.clear()
 
     def _apply(self, event: Event) -> None:

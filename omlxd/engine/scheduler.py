@@ -105,12 +105,12 @@ class Scheduler:
         )
         return self._run(self._batch, chunk, refused)
 
-    def end_all(self, error: OmlxdError) -> tuple[RequestEnded, ...]:
-        """End every request with ``error``, waiting ones too."""
+    def end_all(self, make_error: Callable[[], OmlxdError]) -> tuple[RequestEnded, ...]:
+        """End every request, waiting ones too, each with an error of its own."""
         ids = [*self._running, *(s.id for s in self._waiting)]
         self._waiting.clear()
         self._drop_batch()
-        return tuple(RequestEnded(i, error) for i in ids)
+        return tuple(RequestEnded(i, make_error()) for i in ids)
 
     def close(self) -> None:
         """Drop the model and everything that refers to its arrays."""

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import assert_never
 
@@ -216,8 +217,8 @@ class Worker:
             self._outbox.append(Unloaded(model_id, 0))
             return
         before = self._backend.sample(self._clock()).active
-        gone = ModelUnloading(f"Model '{model_id}' was unloaded.")
-        self._outbox += scheduler.end_all(gone)
+        gone = f"Model '{model_id}' was unloaded."
+        self._outbox += scheduler.end_all(lambda: ModelUnloading(gone))
         scheduler.close()
         del scheduler
         self._backend.reclaim()
@@ -253,11 +254,9 @@ class Worker:
 
     def _leave(self) -> None:
         """Give back everything, so that the thread ends without a model or a stream of its own."""
-        over = (
-            ShuttingDown("The server is shutting down.")
-            if self._stopping
-            else EngineDied("The device thread has ended.")
-        )
+        over: Callable[[], OmlxdError] = partial(EngineDied, "The device thread has ended.")
+        if self._stopping:
+            over = partial(ShuttingDown, "The server is shutting down.")
         try:
             self._loads.end_all(over)
             for scheduler in self._schedulers.values():

@@ -42,7 +42,7 @@ class Leases:
     def end_all(self, record: ModelRecord) -> None:
         """A deadline has passed: requests end at the next step, before any unload."""
         name = record.id
-        self._ports.engine.abort(name, ModelUnloading(f"Model '{name}' was unloaded."))
+        self._ports.engine.abort(name, lambda: ModelUnloading(f"Model '{name}' was unloaded."))
         log.warning("leases_ended", model=name, leases=len(record.leases))
         for lease in record.leases:
             lease.end()

@@ -82,7 +82,7 @@ class FakeMachine:
 
     def set_limits(self, limits: object) -> None: ...
 
-    def abort(self, model_id: str | None, error: OmlxdError) -> int:
+    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
         return 0
 
     def reclaim(self, *, when_idle: bool) -> None: ...

@@ -34,8 +34,8 @@ class Owners:
         self.models_asked: list[Action] = []
         self.load_error: OmlxdError | None = None
 
-    def abort(self, model_id: str | None, error: OmlxdError) -> int:
-        self.aborted.append((model_id, error))
+    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
+        self.aborted.append((model_id, make_error()))
         return self.open
 
     def reclaim(self, *, when_idle: bool) -> None:

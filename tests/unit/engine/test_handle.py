@@ -16,6 +16,7 @@ from omlxd.errors import (
     ModelBroken,
     ModelLoadCancelled,
     ModelUnloading,
+    OmlxdError,
     QueueFull,
     ShuttingDown,
 )
@@ -179,9 +180,9 @@ async def test_a_cancelled_request_raises_the_error_it_was_given(rig: Rig) -> No
     await rig.engine.load("m", "/m").result()
     generation = rig.engine.submit("m", sequence("a", max_tokens=10**9))
     await anext(generation)
-    assert rig.engine.abort("other", MemoryPressureAborted("x")) == 0
-    assert rig.engine.abort(None, MemoryPressureAborted("no memory")) == 1
-    assert rig.engine.abort(None, MemoryPressureAborted("no memory")) == 0
+    assert rig.engine.abort("other", lambda: MemoryPressureAborted("x")) == 0
+    assert rig.engine.abort(None, lambda: MemoryPressureAborted("no memory")) == 1
+    assert rig.engine.abort(None, lambda: MemoryPressureAborted("no memory")) == 0
     with pytest.raises(MemoryPressureAborted):
         await tokens_of(generation)
     await generation.closed()
@@ -296,3 +297,21 @@ async def test_events_that_cannot_be_taken_are_a_death_and_leave_nobody_waiting(
     with pytest.raises(EngineDied):
         rig.engine.load("n", "/n")
     assert await rig.engine.stop(10)
+
+
+@pytest.mark.parametrize("by", ["abort", "death"])
+async def test_requests_that_end_together_have_an_error_each(by: str) -> None:
+    """One object raised in several tasks would collect the tracebacks of all of them."""
+    rig = Rig()
+    rig.engine.start()
+    await rig.engine.load("m", "/m").result()
+    gate = rig.close_gate()
+    generations = [rig.engine.submit("m", sequence(name, max_tokens=9)) for name in "ab"]
+    if by == "abort":
+        assert rig.engine.abort(None, lambda: MemoryPressureAborted("no memory")) == 2
+    else:
+        rig.backend.plan("/m").step_error = EngineDied("the device is lost")
+    gate.set()
+    ended = await asyncio.gather(*map(tokens_of, generations), return_exceptions=True)
+    assert len({id(error) for error in ended if isinstance(error, OmlxdError)}) == 2
+    await rig.engine.stop(10)
