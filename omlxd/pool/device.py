@@ -28,17 +28,9 @@ from omlxd.pool.ledger import Ledger
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import LoadTicket, PoolPorts
 from omlxd.pool.record import ModelRecord
-from omlxd.pool.timing import pause
-from omlxd.units import MiB
+from omlxd.pool.release import Release
 
 log = structlog.get_logger(__name__)
-
-SETTLE_STEP = 0.1
-"""Seconds between two looks at memory that is coming free."""
-SETTLED = 0.95
-"""Share of the freed bytes that must show before the next load."""
-UPS_AND_DOWNS = 32 * MiB
-"""Bytes by which the process grows and shrinks whatever its models do."""
 
 LARGEST_SURPLUS = 1.5
 """Times the weights; beyond it the measured growth was not the model's."""
@@ -65,6 +57,7 @@ class Device:
         self._done = done
         self._quiet = quiet
         self._measured = measured
+        self._release = Release(options, ports)
         self._ledger = Ledger()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -122,11 +115,14 @@ class Device:
         self, record: ModelRecord, ticket: LoadTicket, before: int | None
     ) -> None:
         error: OmlxdError | None = None
+        beyond = self._release.beyond_allocator()
         try:
             facts = await ticket.result()
         except ModelLoadCancelled as cancelled:
+            await self._gave_back(ticket, beyond)
             error = self._cancelled(record, cancelled)
         except OmlxdError as failure:
+            await self._gave_back(ticket, beyond)
             error = self._failed(record, failure)
         except Exception as fault:
             # The boundary of this task: a fault in one load must not end the pool.
@@ -144,6 +140,14 @@ class Device:
             self._ledger.release(record.id)
         self._done(record, error)
         self._ports.wake()
+
+    async def _gave_back(self, ticket: LoadTicket, before: int | None) -> None:
+        """Wait until what the load had taken is free: the next one counts on it."""
+        try:
+            await self._release.settled(before, ticket.loaded_bytes or 0)
+        except OmlxdError as error:
+            # An engine that is over: the memory goes with the process.
+            log.warning("memory_not_sampled", code=error.code)
 
     def _measure(self, record: ModelRecord, before: int | None) -> None:
         """Remember what it took: more than its weights only where nothing else happened."""
@@ -184,11 +188,11 @@ class Device:
         return error
 
     async def _await_unload(self, record: ModelRecord) -> None:
-        before = self._beyond_allocator()
+        before = self._release.beyond_allocator()
         freed = 0
         try:
             freed = await self._ports.engine.unload(record.id)
-            freed = await self._settled(before, freed)
+            freed = await self._release.settled(before, freed)
         except OmlxdError as error:
             # Only an engine that is over refuses, and then the memory goes with the process.
             log.warning("model_unload_refused", model=record.id, code=error.code)
@@ -200,27 +204,3 @@ class Device:
         record.unloaded.clear()
         self._done(record, None)
         self._ports.wake()
-
-    def _beyond_allocator(self) -> int | None:
-        """Bytes of the process that the allocator does not hold, so whatever other models do."""
-        usage, sample = self._ports.usage(), self._ports.engine.latest_sample
-        if usage is None or sample is None:
-            return None
-        return usage - sample.active - sample.pool
-
-    async def _settled(self, before: int | None, freed: int) -> int:
-        """Bytes that really came free: waits until they show, or the limit has passed."""
-        if self._ports.release_memory is not None:
-            await asyncio.to_thread(self._ports.release_memory)
-        await self._ports.engine.sample()
-        until = self._ports.clock() + self._options.settle_limit
-        tolerated = max(int((1 - SETTLED) * freed), UPS_AND_DOWNS)
-        while before is not None and (now := self._beyond_allocator()) is not None:
-            kept = max(0, now - before)
-            if kept <= tolerated:
-                return max(0, freed - kept)
-            if self._ports.clock() >= until:
-                log.warning("freed_memory_not_seen", expected=freed, seen=freed - kept)
-                return max(0, freed - kept)
-            await pause(self._ports.call_later, SETTLE_STEP)
-        return freed

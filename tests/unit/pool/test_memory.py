@@ -9,6 +9,7 @@ from omlxd.errors import (
     InsufficientMemory,
     MemoryPressure,
     MemoryPressureAborted,
+    ModelLoadFailed,
     ModelTooLarge,
 )
 from omlxd.policy.actions import (
@@ -409,6 +410,36 @@ async def test_an_unload_gives_the_heap_back() -> None:
     assert house.engine.samples == 1
 
 
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+async def test_a_load_that_ends_without_a_model_gives_its_memory_back_first(how: str) -> None:
+    """The heap is trimmed, and the model is Loading with its reservation until that shows."""
+    calls: list[str] = []
+    house = two_models(auto=False, release_memory=lambda: calls.append("trim"))
+    machine = house.machine
+    assert machine is not None
+    use = house.use("a")
+    await settle()
+    (ticket,) = house.engine.tickets
+    ticket.progress(90 * MiB)
+    machine.residue = 90 * MiB
+    if how == "cancelled":
+        use.task.cancel()
+        await settle()
+        ticket.stop()
+    else:
+        ticket.fail(ModelLoadFailed("no"))
+    await house.time.pass_by(1)
+    await asyncio.to_thread(lambda: None)
+    await house.time.pass_by(1)
+    assert calls == ["trim"]
+    assert house.state("a") == "loading"
+    assert house.status("a").promised_bytes > 0
+    machine.residue = 0
+    await house.time.pass_by(0.5)
+    assert house.state("a") == ("absent" if how == "cancelled" else "failed")
+    assert house.status("a").promised_bytes == 0
+
+
 async def test_what_a_load_really_took_is_known_afterwards() -> None:
     house = two_models()
     house.engine.sizes["a"] = 90 * MiB
@@ -475,6 +506,15 @@ async def test_an_unload_that_takes_longer_than_a_poll_is_in_flight() -> None:
     house.engine.unloads[0][1].set_result(5)
     assert (await again).freed == 5
     assert len(house.engine.unloads) == 1
+
+
+async def test_a_model_pinned_since_the_decision_is_not_marked_for_unload() -> None:
+    house = House(a_model("p"), options=PoolOptions(settings={"p": ModelSettings(pinned=True)}))
+    use = house.use("p")
+    await settle()
+    assert not (await house.pool.apply(MarkPendingUnload("p"))).accepted
+    assert not house.pool.views()[0].pending_unload
+    await use.done()
 
 
 async def test_a_pending_unload_always_clears() -> None:
