@@ -50,6 +50,7 @@ class Record:
         self._ring: deque[Entry] = deque(maxlen=RING)
         self._listeners: set[asyncio.Queue[Entry | None]] = set()
         self._count = 0
+        self._closed = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -77,6 +78,7 @@ class Record:
 
     def close(self) -> None:
         """Nothing more will come: whoever follows is let go."""
+        self._closed = True
         self._tell(None)
 
     async def follow(self, *, replay: bool = False) -> AsyncGenerator[Entry]:
@@ -86,6 +88,8 @@ class Record:
         """
         queue: asyncio.Queue[Entry | None] = asyncio.Queue(LISTENER_BACKLOG)
         self._listeners.add(queue)
+        if self._closed:
+            queue.put_nowait(None)
         kept = self.entries if replay else ()
         try:
             for entry in kept:
