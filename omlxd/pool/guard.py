@@ -68,7 +68,7 @@ def _mark(
     ports: PoolPorts,
 ) -> Outcome:
     record = residency.records.get(model_id)
-    if record is None or not isinstance(record.state, Ready | Draining):
+    if record is None or record.pinned or not isinstance(record.state, Ready | Draining):
         return Outcome(action, accepted=False)
     residency.drain(record, DrainReason.PRESSURE, ports.clock() + options.drain_deadline)
     residency.advance()
