@@ -43,6 +43,10 @@ class ModelActivity(Protocol):
     @property
     def cache_bytes(self) -> int: ...
 
+    @property
+    def last_step_at(self) -> float | None:
+        """By the clock of the ports; None before its first."""
+
 
 class DeviceEngine(Protocol):
     def load(self, model_id: str, path: str) -> LoadTicket: ...

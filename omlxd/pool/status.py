@@ -43,6 +43,8 @@ class ModelStatus:
         weights_bytes: as loaded, else from the files.
         promised_bytes: to its load, and not allocated yet.
         measured_bytes: what it really took when last loaded.
+        since_step: its last step on the device; None before the first. One that grows while
+            requests run tells of a device that hangs.
     """
 
     id: str
@@ -60,6 +62,7 @@ class ModelStatus:
     leases: int = 0
     waiting: int = 0
     idle_seconds: float | None = None
+    since_step: float | None = None
     unload_in: float | None = None
     position: int | None = None
     detail: str | None = None
@@ -90,15 +93,16 @@ def statuses(
         residency.device.note_progress(record)
         idle_for = awake - record.idle_since
         status = _of_record(record, now)
+        activity = None if record.facts is None else ports.engine.view(record.id)
+        stepped_at = None if activity is None else activity.last_step_at
         known.append(
             replace(
                 status,
                 position=places.get(record.id),
                 promised_bytes=residency.device.promised_to(record.id),
                 measured_bytes=sizes.measured(record.model),
-                cache_bytes=None
-                if record.facts is None
-                else ports.engine.view(record.id).cache_bytes,
+                cache_bytes=None if activity is None else activity.cache_bytes,
+                since_step=None if stepped_at is None else max(0.0, now - stepped_at),
                 unload_in=_unload_in(record, book.idle_timeout(record.id), idle_for),
             )
         )

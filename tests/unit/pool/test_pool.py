@@ -16,7 +16,7 @@ from omlxd.errors import (
 )
 from omlxd.pool.catalog import BrokenModel
 from omlxd.pool.options import ModelSettings, PoolOptions
-from tests.unit.pool.fakes import FakeGeneration, House, MiB, a_model, settle
+from tests.unit.pool.fakes import FakeActivity, FakeGeneration, House, MiB, a_model, settle
 
 
 async def test_four_requests_for_a_cold_model_make_one_load() -> None:
@@ -556,3 +556,13 @@ async def test_the_guard_is_woken_when_memory_changes() -> None:
     assert woken >= 2
     await house.pool.unload("m")
     assert house.woken > woken
+
+
+async def test_the_status_tells_how_long_a_model_has_made_no_step() -> None:
+    house = House(a_model("m"))
+    assert house.status("m").since_step is None
+    await house.pool.load("m")
+    assert house.status("m").since_step is None, "it has made none"
+    house.engine.activity["m"] = FakeActivity(running=1, last_step_at=house.time.clock())
+    await house.time.pass_by(42)
+    assert house.status("m").since_step == 42
