@@ -20,6 +20,8 @@ from tests.integration.daemon.conftest import MakeDaemon
 from tests.integration.daemon.test_life import ENDLESS, EOS_OFF, Stream, chat
 from tests.support.daemon import DaemonProcess, link_models, stream_chat, text_of
 
+LEFT_WITHIN = 3.0
+"""Seconds: one, and a step of a small model, and what a busy machine adds."""
 LONG_PROMPT = "The quick brown fox jumps over the lazy dog. " * 300
 
 
@@ -62,7 +64,9 @@ def test_t42_a_client_that_leaves_while_decoding_frees_everything(
 ) -> None:
     with hung_up(daemon, chat(tiny, **ENDLESS, stream=stream)):
         daemon.until(lambda: "decode" in phases(daemon), "it does not decode")
+        left_at = time.monotonic()
     daemon.until(lambda: gone(daemon), "the request stays", limit=10)
+    assert time.monotonic() - left_at < LEFT_WITHIN
     answer = httpx.post(
         f"{daemon.url}/v1/chat/completions", json=chat(tiny, max_tokens=3), timeout=60
     )
@@ -89,23 +93,52 @@ def test_t42_a_client_that_leaves_the_queue_frees_its_place(
     daemon.until(lambda: phases(daemon) == ["decode"], "the queued request stays", limit=10)
 
 
+@contextmanager
+def health_polled(daemon: DaemonProcess) -> Iterator[list[float]]:
+    """Seconds that each answer of /health took, all of them 200, while the block ran."""
+    taken: list[float] = []
+    over = threading.Event()
+
+    def poll() -> None:
+        with daemon.client(timeout=10) as client:
+            while not over.wait(0.02):
+                began = time.perf_counter()
+                assert client.get("/health").status_code == 200
+                taken.append(time.perf_counter() - began)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(poll)
+        try:
+            yield taken
+        finally:
+            over.set()
+        polling.result(20)
+
+
 def test_t10_clients_that_leave_during_a_cold_load_leave_no_engine_behind(
     make_daemon: MakeDaemon, smollm2: Path, tiny: Path
 ) -> None:
+    """The load of one model is cancelled each time; the other, in use, does not notice."""
     daemon = make_daemon(models=(smollm2, tiny), config="[backend]\nload_piece = '1MB'\n")
 
     def states() -> dict[str, str]:
         return {m["id"]: m["state"] for m in daemon.status()["models"]}
 
-    for _ in range(3):
-        with hung_up(daemon, chat(smollm2)):
-            daemon.until(lambda: states()[smollm2.name] != "absent", "it does not load")
-        daemon.until(
-            lambda: states()[smollm2.name] in ("absent", "ready") and gone(daemon),
-            "the load goes on",
-            limit=20,
-        )
-    assert daemon.get("/health")["status"] == "ok"
+    beside = Stream(daemon, chat(tiny, **ENDLESS))
+    assert beside.first.wait(30)
+    with health_polled(daemon) as taken:
+        for cancelled in range(1, 4):
+            with hung_up(daemon, chat(smollm2)):
+                daemon.until(lambda: states()[smollm2.name] == "loading", "it does not load")
+            daemon.until(lambda: states()[smollm2.name] == "absent", "the load goes on", limit=20)
+            ends = daemon.events("model_load_cancelled")
+            assert [end["model"] for end in ends] == [smollm2.name] * cancelled
+            assert phases(daemon) == ["decode"]
+    assert daemon.events("model_ready")[0]["model"] == tiny.name
+    assert len(daemon.events("model_ready")) == 1
+    assert len(taken) >= 3
+    assert max(taken) < 2.0
+    assert statistics.median(taken) < 0.1
 
 
 def test_t09_requests_for_a_cold_model_share_one_load(
