@@ -367,6 +367,32 @@ def test_t73_a_read_that_hangs_does_not_hold_the_exit(
     assert daemon.stop(limit=20) == 0
 
 
+@pytest.mark.parametrize("hold_start", [0.0, 30.0])
+def test_a_request_still_preparing_at_the_drain_limit_is_told_that_the_server_leaves(
+    make_daemon: MakeDaemon, tmp_path: Path, tiny: Path, hold_start: float
+) -> None:
+    copy = tmp_path / "home/models/hanging"
+    shutil.copytree(tiny, copy)
+    limits = "[server]\ndrain_limit = 0.2\nstop_limit = 2.0\n"
+    daemon = make_daemon(config=f"{limits}[api]\nhold_start = {hold_start}\n")
+    (copy / "tokenizer.json").unlink()
+    os.mkfifo(copy / "tokenizer.json")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(
+            httpx.post,
+            f"{daemon.url}/v1/chat/completions",
+            json=chat("hanging", stream=True),
+            timeout=30,
+        )
+        daemon.until(lambda: phases(daemon) == ["preparing"], "it does not read")
+        assert daemon.stop(limit=20) == 0
+        answer = asked.result(10)
+    assert '"shutting_down"' in answer.text
+    opened = answer.status_code == 200
+    assert opened == answer.text.rstrip().endswith("data: [DONE]")
+    assert opened or answer.status_code == 503
+
+
 class FaultyDaemon(DaemonProcess):
     def __init__(self, home: Path, fault: Path) -> None:
         root = str(Path(__file__).parents[3])
