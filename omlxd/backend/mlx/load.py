@@ -97,6 +97,9 @@ class MlxLoad:
         with _plain_path(self._files.folder) as folder:
             # With a Path and no remote code: nothing is downloaded, nothing of the folder runs.
             self._model, _ = load_model(folder, lazy=True, trust_remote_code=False)
+        # Layers draw random weights, never computed, and each draw hangs on the one before: 2 KB an
+        # array that no unload would give back.
+        mx.eval(mx.random.state)
         arrays = _arrays(self._model)
         self.total_bytes = sum(a.nbytes for a in arrays)
         self._pieces = deque(_pieces(arrays, self._piece_bytes))

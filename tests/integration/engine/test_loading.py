@@ -1,6 +1,7 @@
 """Models into memory and out of it, on real MLX."""
 
 import asyncio
+import io
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from omlxd.backend.mlx.load import MlxLoad
@@ -55,6 +57,16 @@ async def test_a_load_goes_piece_by_piece_and_unload_gives_all_back(
     sample = await engine.sample()
     assert sample.active - before < SLACK
     assert sample.pool == 0
+
+
+def test_a_load_leaves_no_unfinished_work_with_the_random_numbers(tiny: Tiny) -> None:
+    """T11: what layers draw for weights that are then replaced would stay for ever."""
+    load = MlxLoad(check_model_files(large(tiny)), 1024**2)
+    load.advance()
+    graph = io.StringIO()
+    mx.export_to_dot(graph, *mx.random.state)
+    load.abandon()
+    assert "->" not in graph.getvalue()
 
 
 async def test_an_unload_under_load_gives_all_back(engine: Engine, tiny: Tiny) -> None:
