@@ -5,15 +5,14 @@ Only names, sizes and headers are read; nothing in the folder is ever executed.
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omlxd.backend.safetensors import BadFile, is_lfs_pointer, read_weights
 from omlxd.errors import ModelBroken, ModelLoadFailed
 
-_LFS_POINTER = b"version https://git-lfs"
-_HEADER_LIMIT = 100_000_000
-"""Bytes; the safetensors format's own bound on its header."""
 _JSON_LIMIT = 32 * 1024**2
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 """What may become part of a module's name: no dots, no separators."""
@@ -40,7 +39,7 @@ def check_model_files(folder: Path) -> ModelFiles:
     whole but not served (a model that brings its own code)."""
     config = _read_config(folder)
     _check_tokenizer_config(folder)
-    weight_files = tuple(sorted(f for f in folder.iterdir() if _is_weight_file(f.name)))
+    weight_files = tuple(sorted(f for f in folder.iterdir() if is_weight_file(f.name)))
     if not weight_files:
         raise ModelBroken(
             f"No model*.safetensors in {folder}; only safetensors weights are served.",
@@ -51,51 +50,27 @@ def check_model_files(folder: Path) -> ModelFiles:
 
 
 def tensor_bytes(file: Path) -> int:
-    """Bytes of all tensors in a safetensors file. Raises ModelBroken when it is not whole.
-
-    Format: 8 bytes of header length (little-endian), a JSON header that maps each tensor to its
-    byte range, the bytes.
-    """
+    """Bytes of all tensors in a safetensors file. Raises ModelBroken when it is not whole."""
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            start = stream.read(8)
-            rest = stream.read(len(_LFS_POINTER) - 8)
-            if start + rest == _LFS_POINTER:
-                raise _broken(file, "is a git-LFS pointer, not the weights; run 'git lfs pull'")
-            length = int.from_bytes(start, "little")
-            if len(start) < 8 or length > _HEADER_LIMIT or 8 + length > size:
-                raise _broken(file, "is truncated or not a safetensors file")
-            stream.seek(8)
-            header = json.loads(stream.read(length))
-        end = _end_of_tensors(header)
-    except OSError as error:
-        raise _broken(file, f"cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise _broken(file, "has a damaged header") from None
-    if 8 + length + end > size:
-        raise _broken(
-            file,
-            f"is truncated: {size} bytes where its header asks for {8 + length + end}",
-        )
-    return end
+        return sum(read_weights(str(file), file.name).tensors.values())
+    except BadFile as bad:
+        raise _broken(file, bad.reason) from None
 
 
-def _end_of_tensors(header: dict[str, Any]) -> int:
-    """The last byte that any tensor of ``header`` uses; an odd header raises what json might."""
-    end = 0
-    for name, tensor in header.items():
-        if name == "__metadata__":
-            continue
-        first, last = (int(offset) for offset in tensor["data_offsets"])
-        if not 0 <= first <= last:
-            raise ValueError(name)
-        end = max(end, last)
-    return end
-
-
-def _is_weight_file(name: str) -> bool:
+def is_weight_file(name: str) -> bool:
+    """Whether a load reads it; other safetensors files repeat the same weights."""
     return name.startswith("model") and name.endswith(".safetensors")
+
+
+def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, object] | None:
+    """Each of ``keys`` picks a module of the runtime by name, in nested tables too: the first
+    that is there and is no plain name, with its value."""
+    for part in (table, *(value for value in table.values() if isinstance(value, Mapping))):
+        for key in keys:
+            name = part.get(key)
+            if name is not None and not (isinstance(name, str) and _MODULE_NAME.fullmatch(name)):
+                return key, name
+    return None
 
 
 def _check_index(folder: Path, weight_files: tuple[Path, ...]) -> None:
@@ -137,18 +112,11 @@ def _check_tokenizer_config(folder: Path) -> None:
         _check_module_names(file, _read_json(file), ("chat_template_type", "tool_parser_type"))
 
 
-def _check_module_names(file: Path, config: dict[str, Any], keys: tuple[str, ...]) -> None:
-    """Each of ``keys`` picks a module of the runtime by name, in nested tables too."""
-    tables = [config, *(v for v in config.values() if isinstance(v, dict))]
-    for table in tables:
-        for key in keys:
-            value = table.get(key)
-            if value is None:
-                continue
-            if not (isinstance(value, str) and _MODULE_NAME.fullmatch(value)):
-                raise ModelLoadFailed(
-                    f"{file}: {key} must be a plain name, not {value!r}.", file=str(file)
-                )
+def _check_module_names(file: Path, table: dict[str, Any], keys: tuple[str, ...]) -> None:
+    if (bad := first_bad_name(table, keys)) is not None:
+        raise ModelLoadFailed(
+            f"{file}: {bad[0]} must be a plain name, not {bad[1]!r}.", file=str(file)
+        )
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -156,7 +124,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         if file.stat().st_size > _JSON_LIMIT:
             raise _broken(file, "is far too large")
         content = file.read_bytes()
-        if content.startswith(_LFS_POINTER):
+        if is_lfs_pointer(content):
             raise _broken(file, "is a git-LFS pointer, not the file; run 'git lfs pull'")
         table = json.loads(content)
     except OSError as error:

@@ -3,19 +3,18 @@
 import hashlib
 import json
 import os
-import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from omlxd.backend.model_files import first_bad_name, is_weight_file
+from omlxd.backend.safetensors import BadFile, WeightsFile, is_lfs_pointer, read_weights
 from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.traits import context_length, kind_of, quantization_of, vision_bytes
-from omlxd.pool.weights import BadFile, WeightsFile, is_lfs_pointer, read_weights
 
 LARGEST_JSON = 64 * 1024 * 1024
 """Bytes; the index of the largest models has a few MB."""
-MODULE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -166,16 +165,13 @@ def _refuse_code(config: Mapping[str, Any], folder: Folder) -> None:
 
 def _check_names(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> None:
     """Each of ``keys`` becomes part of a module's name, in nested tables as well."""
-    for part in (table, *(value for value in table.values() if isinstance(value, Mapping))):
-        for key in keys:
-            name = part.get(key)
-            if name is not None and not (isinstance(name, str) and MODULE_NAME.fullmatch(name)):
-                raise BadFile(file, f"has no valid {key}")
+    if (bad := first_bad_name(table, keys)) is not None:
+        raise BadFile(file, f"has no valid {bad[0]}")
 
 
 def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
     """The files that a load reads: ``model*.safetensors``; others repeat the same weights."""
-    names = [n for n in folder.names if n.startswith("model") and n.endswith(".safetensors")]
+    names = [name for name in folder.names if is_weight_file(name)]
     missing = [name for name in _promised_by_index(folder) if name not in names]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from omlxd.backend.safetensors import BadFile
 from omlxd.pool.catalog import (
     BrokenModel,
     CatalogModel,
@@ -20,7 +21,6 @@ from omlxd.pool.catalog import (
     Skipped,
 )
 from omlxd.pool.folder import Folder, HeaderCache, inspect, is_inside
-from omlxd.pool.weights import BadFile
 
 PART = r"[A-Za-z0-9][\w.-]*"
 MODEL_ID = re.compile(rf"{PART}(/{PART})?")

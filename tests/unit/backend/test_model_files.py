@@ -81,6 +81,21 @@ def test_a_header_of_nonsense_is_a_broken_file(tmp_path: Path, tensor: Any) -> N
         tensor_bytes(write_weights(tmp_path / "model.safetensors", t=tensor))
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"dtype": "U8", "shape": [4], "data_offsets": [12, 16]},
+        {"dtype": "F32", "shape": [10**12], "data_offsets": [16, 20]},
+        {"dtype": "X9", "shape": [4], "data_offsets": [16, 20]},
+    ],
+)
+def test_a_header_that_lies_about_a_tensor_is_a_broken_file(tmp_path: Path, lie: Any) -> None:
+    """T61: shared bytes, a size that the bytes do not have, a type that does not exist."""
+    file = write_weights(tmp_path / "model.safetensors", data=b"x" * 20, t=lie)
+    with pytest.raises(ModelBroken, match=r"lying header|unknown type"):
+        tensor_bytes(file)
+
+
 def test_a_header_that_is_no_table_is_a_broken_file(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes((2).to_bytes(8, "little") + b"[]")
