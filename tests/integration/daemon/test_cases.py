@@ -22,7 +22,7 @@ from tests.support.daemon import DaemonProcess, link_models, stream_chat, text_o
 
 LEFT_WITHIN = 3.0
 """Seconds: one, and a step of a small model, and what a busy machine adds."""
-LONG_PROMPT = "The quick brown fox jumps over the lazy dog. " * 300
+LONG_PROMPT = "The quick brown fox jumps over the lazy dog. " * 120
 
 
 @contextmanager
