@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from omlxd.units import MiB
-from tests.integration.guard.conftest import MakeSqueezed, Squeezed
+from tests.integration.guard.conftest import MakeSqueezed
+from tests.support.squeeze import Squeezed
 
 FAR = 4096 * MiB
 """Above anything that the tests use."""

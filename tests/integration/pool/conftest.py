@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.integration.guard.conftest import Squeezed
 from tests.support.daemon import DaemonProcess, link_models
+from tests.support.machine import Machine
 from tests.support.tiny_models import tiny_model
 
 CONTEXT = 4096
@@ -31,49 +29,6 @@ def weighty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         for seed, name in enumerate("ab")
     )
     return a, b
-
-
-class Machine(Squeezed):
-    """A daemon with models a and b, warmed up and empty."""
-
-    def __init__(self, daemon: DaemonProcess, models: tuple[str, ...] = ("a", "b")) -> None:
-        super().__init__(daemon)
-        for model in models:
-            answer = self.ask(model, prompt=[5] * 64)
-            assert answer.status_code == 200, answer.text
-        self.empty()
-
-    def need(self, model: str) -> int:
-        """Bytes that the admission wants for a load: weights, and a first prompt."""
-        found = self.daemon.get(f"/v1/models/{model}/fit?context=2048&concurrency=1")
-        return sum(found[part] for part in ("weights_bytes", "kv_bytes", "prefill_bytes"))
-
-    def weights(self, model: str) -> int:
-        models = self.daemon.status()["models"]
-        return next(int(m["weights_bytes"]) for m in models if m["id"] == model)
-
-    def room_for_one(self) -> None:
-        """Put the marks so that a or b fits, and never both."""
-        used, need, weights = self.settled_usage(), self.need("a"), self.weights("b")
-        self.marks(soft=used + need + weights * 4 // 10, hard=used + need + weights * 6 // 10)
-
-    def loads(self, model: str) -> int:
-        """Since the daemon began."""
-        return sum(event["model"] == model for event in self.daemon.events("model_ready"))
-
-    def model(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(m for m in self.daemon.status()["models"] if m["id"] == name)
-        return found
-
-    def promised(self) -> int:
-        """Bytes promised to loads and not allocated yet."""
-        return sum(int(m["promised_bytes"]) for m in self.daemon.status()["models"])
-
-    def post(self, path: str) -> dict[str, Any]:
-        answer = httpx.post(f"{self.daemon.url}{path}", json={}, timeout=120)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
 
 
 MakeMachine = Callable[..., Machine]

@@ -6,8 +6,8 @@ from pathlib import Path
 import psutil
 
 from omlxd.units import MiB
-from tests.integration.pool.conftest import Machine
 from tests.support.daemon import DaemonProcess, link_models
+from tests.support.machine import Machine
 
 CYCLES = 50
 SHARE, SLACK = 0.05, 50 * MiB

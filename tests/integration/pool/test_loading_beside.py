@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from omlxd.units import MiB
-from tests.integration.guard.conftest import NO_END
-from tests.integration.pool.conftest import Machine, MakeMachine
+from tests.integration.pool.conftest import MakeMachine
 from tests.support.daemon import link_models, payloads
+from tests.support.machine import Machine
+from tests.support.squeeze import NO_END
 from tests.support.tiny_models import tiny_model
 
 MANY_PIECES = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 32}

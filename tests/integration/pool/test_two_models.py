@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.guard.conftest import NO_END
-from tests.integration.pool.conftest import Machine, MakeMachine
+from tests.integration.pool.conftest import MakeMachine
 from tests.support.daemon import payloads
+from tests.support.machine import Machine
+from tests.support.squeeze import NO_END
 
 CLIENTS, REQUESTS, MOST_LOADS = 8, 40, 5
 SAME_MOMENT = 0.5
