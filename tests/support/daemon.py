@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 
 START_LIMIT = 60.0
+POLL = 0.05
+"""Seconds; the daemon under test needs the cores more than its watcher."""
 
 
 class DaemonProcess:
@@ -108,7 +110,7 @@ class DaemonProcess:
             assert self._process is None or self._process.poll() is None or true(), (
                 f"{otherwise}: exit code {self.process.poll()}\n{self.tail()}"
             )
-            time.sleep(0.02)
+            time.sleep(POLL)
         raise AssertionError(f"{otherwise} within {limit} s\n{self.tail()}")
 
     def tail(self, lines: int = 40) -> str:

@@ -169,7 +169,8 @@ def test_t19_health_and_status_answer_while_a_long_prompt_is_prefilled(
     daemon.until(lambda: "prefill" in phases(daemon), "it does not prefill")
     times: dict[str, list[float]] = {"/health": [], "/status": []}
     with daemon.client(timeout=10) as client:
-        while "prefill" in phases(daemon) and len(times["/health"]) < 100:
+        while "prefill" in phases(daemon) and len(times["/health"]) < 30:
+            time.sleep(0.1)  # a probe, not a load: the machine's cores are needed elsewhere
             for path, taken in times.items():
                 began = time.perf_counter()
                 assert client.get(path).status_code == 200
