@@ -1,6 +1,7 @@
 """The composition root: builds every part, starts and stops them in order, owns the signals."""
 
 import asyncio
+import gc
 import faulthandler
 import os
 import signal
@@ -97,6 +98,10 @@ class Daemon:
     async def _start(self, parts: Any) -> None:
         info = await parts.engine.ready()
         log.info("runtime_ready", backend=info.name, device=info.device_name)
+        # What the imports made is here to stay: to look through it at each load and unload
+        # would stop every thread for a tenth of a second.
+        gc.collect()
+        gc.freeze()
         await parts.guard.begin()
         await parts.pool.start()
         parts.life.started()
