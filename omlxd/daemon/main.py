@@ -1,8 +1,8 @@
 """The composition root: builds every part, starts and stops them in order, owns the signals."""
 
 import asyncio
-import gc
 import faulthandler
+import gc
 import os
 import signal
 import threading
