@@ -117,8 +117,10 @@ class Enforcer:
             self._reader.shutdown(wait=False)
 
     async def _pause(self, seconds: float) -> None:
+        # Not wait_for: that of Python 3.11 forgets a cancellation that comes with the wake.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
 
     async def _guarded_tick(self) -> None:
         at, began = self._ports.clock(), time.perf_counter()

@@ -100,7 +100,8 @@ class RuntimeEyes:
         if latest is None or self._working() or self._clock() - latest.taken_at <= FRESH:
             return latest
         try:
-            return await asyncio.wait_for(engine.sample(), SAMPLE_LIMIT)
+            async with asyncio.timeout(SAMPLE_LIMIT):
+                return await engine.sample()
         except (TimeoutError, OmlxdError):
             return engine.latest_sample
 

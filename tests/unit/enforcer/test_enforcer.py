@@ -192,6 +192,22 @@ async def test_a_tick_that_fails_is_reported_and_the_loop_goes_on() -> None:
     assert not machine.enforcer.running
 
 
+async def test_a_stop_that_comes_together_with_a_wake_is_not_lost() -> None:
+    machine = Machine()
+    running = asyncio.create_task(machine.enforcer.run())
+    while machine.idle_checks < 1:
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    machine.enforcer._woken.set()
+    # The waiting ends now, and the task that waited runs after this.
+    await asyncio.sleep(0)
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=5)
+    assert done
+    assert running.cancelled()
+
+
 async def test_a_wake_during_a_tick_makes_another_tick() -> None:
     machine = Machine()
     ticks = 0
