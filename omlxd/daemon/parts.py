@@ -24,7 +24,7 @@ from omlxd.daemon.surroundings import Wakefulness
 from omlxd.daemon.wakefulness import AwakeWhile
 from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
 from omlxd.engine.handle import Engine
-from omlxd.host.clock import SleepWatch, continuous_clock
+from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 from omlxd.host.protocol import Host
 from omlxd.host.select import open_host
 from omlxd.pool.pool import EnginePool
@@ -59,7 +59,13 @@ def build(
     tier = settings.in_force.policy.tier
     wired = wired_limit_at_start(config.guard.wired_limit, tier, open_host)
     backend = MlxBackend(config.backend, wired_limit=wired)
-    engine = Engine(backend, config.engine, clock, on_death=partial(on_death, "mlx"))
+    engine = Engine(
+        backend,
+        config.engine,
+        awake_clock,
+        on_death=partial(on_death, "mlx"),
+        sample_clock=clock,
+    )
     runtime = RuntimeEyes(engine, clock, working=lambda: bool(engine.requests()))
     host = open_host(runtime.memory())
     # The guard looks at the pool and the pool wakes the guard: one of them comes second.
@@ -67,7 +73,7 @@ def build(
     ports = PoolPorts(
         engine=engine,
         load_tokenizer=load_tokenizer,
-        clock=clock,
+        clock=awake_clock,
         wake=lambda: guard.enforcer.wake(),
         usage=host.footprint,
         release_memory=eyes.release_free_memory,
@@ -79,7 +85,7 @@ def build(
     roots = model_roots(config.models.dirs, config.places.models, os.environ)
     pool = EnginePool(config.models, roots, ports)
     open_requests = OpenRequests(
-        clock, arrived=lambda: guard.arrived(), changed=lambda: awake_while.look()
+        awake_clock, arrived=lambda: guard.arrived(), changed=lambda: awake_while.look()
     )
     awake_while = AwakeWhile(
         awake,

@@ -67,10 +67,14 @@ class Engine:
         clock: Callable[[], float],
         *,
         on_death: Callable[[BaseException], None],
+        sample_clock: Callable[[], float] | None = None,
     ) -> None:
+        """``clock``: seconds that do not pass while the machine sleeps; ``sample_clock``: of the
+        guard's readings, with which the allocator's numbers are compared; None: the same."""
         self._backend = backend
         self._options = options
         self._clock = clock
+        self._sample_clock = sample_clock or clock
         self._on_death = on_death
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._load_ids = itertools.count(1)
@@ -83,9 +87,15 @@ class Engine:
         self._thread = _DeviceThread(
             Ledger(self._clock, Answer()), asyncio.get_running_loop(), self._thread_left
         )
-        self._thread.start(
-            Worker(self._backend, self._options, self._clock, self._inbox, self._thread.post)
+        worker = Worker(
+            self._backend,
+            self._options,
+            self._clock,
+            self._inbox,
+            self._thread.post,
+            sample_clock=self._sample_clock,
         )
+        self._thread.start(worker)
 
     async def ready(self) -> BackendInfo:
         """Wait for the runtime. Raises EngineDied when it cannot start."""

@@ -62,10 +62,14 @@ class Worker:
         clock: Callable[[], float],
         inbox: SimpleQueue[Command],
         post: Post,
+        *,
+        sample_clock: Callable[[], float],
     ) -> None:
+        """Clocks as those of ``Engine``."""
         self._backend = backend
         self._options = options
         self._clock = clock
+        self._sample_clock = sample_clock
         self._inbox = inbox
         self._post = post
         self._schedulers: dict[str, Scheduler] = {}
@@ -216,7 +220,7 @@ class Worker:
         if scheduler is None:
             self._outbox.append(Unloaded(model_id, 0))
             return
-        before = self._backend.sample(self._clock()).active
+        before = self._backend.sample(self._sample_clock()).active
         gone = f"Model '{model_id}' was unloaded."
         self._outbox += scheduler.end_all(lambda: ModelUnloading(gone))
         scheduler.close()
@@ -237,7 +241,7 @@ class Worker:
         self._sample()
 
     def _sample(self) -> AllocatorSample:
-        sample = self._backend.sample(self._clock())
+        sample = self._backend.sample(self._sample_clock())
         self._outbox.append(Sampled(sample))
         return sample
 

@@ -1,4 +1,4 @@
-"""A clock that keeps counting while the machine sleeps, and how to notice that it slept."""
+"""A clock that goes on while the machine sleeps, one that does not, and what they tell together."""
 
 import time
 from collections.abc import Callable
@@ -7,6 +7,8 @@ from collections.abc import Callable
 # on in sleep and that setting the time of day does not touch (clock_gettime(3)), while
 # time.monotonic() stands still in sleep on both.
 _CONTINUOUS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC_RAW)
+# Linux: CLOCK_MONOTONIC. On Darwin that one goes on in sleep.
+_AWAKE: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
 
 JITTER = 1.0
 """Seconds that two clocks read one after the other may differ without any sleep."""
@@ -17,13 +19,19 @@ def continuous_clock() -> float:
     return time.clock_gettime(_CONTINUOUS)
 
 
+def awake_clock() -> float:
+    """Seconds awake since an arbitrary point, never backwards: deadlines and idleness go by it,
+    or all of them would be over when the machine wakes up."""
+    return time.clock_gettime(_AWAKE)
+
+
 class SleepWatch:
     """Tells how long the machine slept since it was asked last."""
 
     def __init__(
         self,
         continuous: Callable[[], float] = continuous_clock,
-        awake: Callable[[], float] = time.monotonic,
+        awake: Callable[[], float] = awake_clock,
     ) -> None:
         self._continuous = continuous
         self._awake = awake

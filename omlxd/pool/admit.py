@@ -51,9 +51,7 @@ class MemoryAdmission:
         scene = self._scene(memory, records, promised)
         return plan_load(need, replace(scene, evicted=record.evicted_for), memory.ceilings)
 
-    def preview(
-        self, record: ModelRecord, records: Sequence[ModelRecord], ask: FitAsk, now: float
-    ) -> Fit:
+    def preview(self, record: ModelRecord, records: Sequence[ModelRecord], ask: FitAsk) -> Fit:
         """What admission would say to the model with so much work, under each tier."""
         model, memory = record.model, self._ports.memory()
         weights = self._sizes.expected(model)
@@ -68,7 +66,7 @@ class MemoryAdmission:
             if record.facts is not None:
                 # As if it were not loaded: weights that are there are not needed twice.
                 scene = replace(scene, usage=_without(scene.usage, weights))
-            tiers = fits(need, scene, memory, now)
+            tiers = fits(need, scene, memory)
         return Fit(
             model_id=record.id,
             context=ask.context,

@@ -66,21 +66,21 @@ class Fit:
     tiers: Mapping[Tier, TierFit]
 
 
-def fits(
-    need: LoadNeed, scene: LoadScene, memory: MemoryView, now: float
-) -> Mapping[Tier, TierFit]:
-    """For each tier, by the same plan that a load would get. ``now``: of the reading's clock."""
+def fits(need: LoadNeed, scene: LoadScene, memory: MemoryView) -> Mapping[Tier, TierFit]:
+    """For each tier, by the same plan that a load would get."""
     return {
         tier: _verdict(plan_load(need, scene, ceilings), ceilings)
-        for tier, ceilings in _ceilings(memory, now).items()
+        for tier, ceilings in _ceilings(memory).items()
     }
 
 
-def _ceilings(memory: MemoryView, now: float) -> Mapping[Tier, Ceilings]:
+def _ceilings(memory: MemoryView) -> Mapping[Tier, Ceilings]:
     """The tier in force as it is; the others from the same reading, with their own marks."""
     found = {memory.ceilings.tier: memory.ceilings}
     if memory.reading is None:
         return found
+    # Of the reading's clock, which is not the pool's.
+    now = memory.reading.taken_at + memory.age
     for tier in Tier:
         if tier not in found:
             policy = GuardPolicy(enabled=memory.ceilings.enabled, tier=tier)

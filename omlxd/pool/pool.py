@@ -228,7 +228,7 @@ class EnginePool:
             )
         ask = FitAsk(context, concurrency, self._residency.device.promised())
         records = tuple(self._residency.records.values())
-        return self._admission.preview(record, records, ask, self._ports.clock())
+        return self._admission.preview(record, records, ask)
 
     def views(self) -> tuple[ModelView, ...]:
         """Models in memory or on their way there, as the guard sees them."""

@@ -79,6 +79,7 @@ class StepwiseEngine(Engine):
             lambda: self._clock() + backend.spent,
             self._inbox,
             posted.extend,
+            sample_clock=lambda: self._sample_clock() + backend.spent,
         )
         worker._outbox.append(BackendReady(backend.start()))
         worker._sample()
@@ -168,7 +169,11 @@ class SimulatedDaemon:
         paths = {f"/models/{name}": shape for name, shape in shapes.items()}
         self.backend = SimulatedBackend(self.mac, paths)
         self.engine = StepwiseEngine(
-            self.backend, engine_options or EngineOptions(), self.clock, on_death=self._died
+            self.backend,
+            engine_options or EngineOptions(),
+            self._loop.time,
+            on_death=self._died,
+            sample_clock=self.clock,
         )
         self.tally = Tally()
         self.watchers = Watchers()
@@ -187,7 +192,7 @@ class SimulatedDaemon:
             PoolPorts(
                 engine=self.engine,
                 load_tokenizer=lambda path: object(),  # type: ignore[arg-type, return-value]
-                clock=self.clock,
+                clock=self._loop.time,
                 wake=lambda: self.enforcer.wake(),
                 usage=self.host.footprint,
                 release_memory=eyes.release_free_memory,
@@ -271,7 +276,7 @@ class SimulatedDaemon:
         self.guard.arrived()
         number = next(self._numbers)
         try:
-            until = None if deadline is None else self.clock() + deadline
+            until = None if deadline is None else self._loop.time() + deadline
             async with self.pool.acquire(model, request_id=f"r{number}", deadline=until) as lease:
                 await asyncio.sleep(hold)
                 spec = SequenceSpec(f"s{number}", (1,) * prompt, tokens)

@@ -60,6 +60,7 @@ class Rig:
             self.clock,
             self.inbox,
             self._post,
+            sample_clock=self.clock,
         )
 
     def _post(self, events: Sequence[Event]) -> None:

@@ -1,6 +1,9 @@
 import time
+from collections.abc import Callable
 
-from omlxd.host.clock import SleepWatch, continuous_clock
+import pytest
+
+from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 
 
 class Clocks:
@@ -66,8 +69,14 @@ def test_a_gap_that_shrinks_is_no_negative_sleep() -> None:
     assert watch.slept() == 10.0
 
 
-def test_the_clock_of_this_machine_never_goes_back() -> None:
-    times = [continuous_clock() for _ in range(1000)]
+@pytest.mark.parametrize("clock", [continuous_clock, awake_clock])
+def test_the_clocks_of_this_machine_never_go_back(clock: Callable[[], float]) -> None:
+    times = [clock() for _ in range(1000)]
     assert times == sorted(times)
+
+
+def test_what_was_slept_since_the_boot_is_between_the_two_clocks() -> None:
     assert SleepWatch().slept() == 0.0
-    assert continuous_clock() >= time.monotonic() - 1.0
+    assert continuous_clock() >= awake_clock() - 1.0
+    # The event loop goes by this one.
+    assert abs(awake_clock() - time.monotonic()) < 1.0
