@@ -80,7 +80,7 @@ def examine(context: "Context") -> "Iterator[Finding]":
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _machine(context, config),
         lambda: _files(context, config),
-        lambda: _service(context),
+        lambda: _service(context, config),
         lambda: _daemon(context, config),
     )
     for check in checks:
@@ -131,7 +131,7 @@ def _files(context: "Context", config: "Config") -> "Iterator[Finding]":
     yield files.check_keys(config.places)
 
 
-def _service(context: "Context") -> "Iterator[Finding]":
+def _service(context: "Context", config: "Config") -> "Iterator[Finding]":
     from omlxd.doctor import job
     from omlxd.doctor.finding import ok, warn
     from omlxd.errors import ServiceFailed
@@ -145,6 +145,8 @@ def _service(context: "Context") -> "Iterator[Finding]":
         yield verdict("service", error.message)
         return
     yield from job.check_service(status, context.executable, interpreter.objections(context.python))
+    if status.installed:
+        yield from job.check_patience(config.server.drain_limit, config.server.stop_limit)
 
 
 def _daemon(context: "Context", config: "Config") -> "Iterator[Finding]":

@@ -7,6 +7,7 @@ from pathlib import Path
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.service.control import ServiceStatus
 from omlxd.service.interpreter import Objection
+from omlxd.service.names import EXIT_TIMEOUT
 
 INSTALL = "omlxd service install"
 
@@ -48,6 +49,17 @@ def check_definition(path: Path) -> list[Finding]:
         text = f"{path}: others may change it (mode {mode:04o}), so launchd refuses it"
         return [fail("service file", text, f"chmod 644 '{path}'")]
     return []
+
+
+def check_patience(drain_limit: float, stop_limit: float) -> list[Finding]:
+    """Seconds, as configured, against those after which launchd or systemd kills the process."""
+    if drain_limit + stop_limit <= EXIT_TIMEOUT:
+        return []
+    text = (
+        f"a stop may take {drain_limit + stop_limit:.0f} s (server.drain_limit, "
+        f"server.stop_limit), and the service is killed after {EXIT_TIMEOUT:.0f} s"
+    )
+    return [warn("service stop", text, f"keep both together within {EXIT_TIMEOUT:.0f} s")]
 
 
 def check_job(status: ServiceStatus) -> Finding:

@@ -119,7 +119,7 @@ class PoolPorts:
 
     Attributes:
         load_tokenizer: called in a thread with a model's folder.
-        clock: seconds; may or may not count the time the machine sleeps.
+        clock: seconds; the time that the machine sleeps should not count.
         call_later: runs a function on the loop after some seconds; None: the loop's own.
         wake: called when something changed that the guard should look at.
         usage: bytes this process uses now, None where unknown; a cheap call.

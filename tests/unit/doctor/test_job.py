@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from omlxd.doctor.finding import Verdict
-from omlxd.doctor.job import check_definition, check_interpreter, check_job, check_service
+from omlxd.doctor.job import (
+    check_definition,
+    check_interpreter,
+    check_job,
+    check_patience,
+    check_service,
+)
 from omlxd.service.control import ServiceStatus
 from omlxd.service.interpreter import Objection
 from omlxd.service.supervisor import JobView
@@ -32,6 +38,15 @@ def test_a_service_that_is_not_installed_is_a_warning_with_what_stands_against_i
     assert [finding.verdict for finding in found] == [Verdict.WARN, Verdict.WARN]
     assert found[0].remedy == "omlxd service install"
     assert found[1].text == "this Python vanishes"
+
+
+def test_a_stop_that_may_take_longer_than_the_supervisor_waits_is_a_warning() -> None:
+    """T73"""
+    assert check_patience(20.0, 5.0) == check_patience(25.0, 5.0) == []
+    (found,) = check_patience(60.0, 5.0)
+    assert found.verdict is Verdict.WARN
+    assert "65 s" in found.text
+    assert "30 s" in found.text
 
 
 def test_a_python_that_is_gone_fails_and_another_one_is_a_warning() -> None:
