@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -19,6 +20,7 @@ import structlog
 
 from omlxd.cli import service
 from omlxd.cli.service_text import Context, context
+from omlxd.service import health
 from omlxd.service.interpreter import Interpreter
 from omlxd.service.launchctl import Launchctl, Run, run_process
 from omlxd.service.machine import Machine
@@ -40,17 +42,14 @@ REAL_DAEMON = '"$@"'
 FREE_PORT = "[server]\nport = 0\n"
 
 
+@dataclass(frozen=True, slots=True)
 class ImpatientContext(Context):
     """Gives up on a job that never gets healthy after ``within`` seconds, not after a minute."""
 
-    within = 4.0
+    within: float
 
     def watch(self) -> Watch:
-        return Watch(self.places.state, super().watch()._ask, self.machine.pace, within=self.within)
-
-
-class RealContext(ImpatientContext):
-    within = 30.0
+        return Watch(self.places.state, health.ask, self.machine.pace, within=self.within)
 
 
 def stand_in(world: Path) -> ModuleType:
@@ -80,6 +79,7 @@ class Mac:
         self.user_home.mkdir()
         self.uid = UID
         self.environ: dict[str, str] = {}
+        self.within = 30.0
         self._real = real
         self._launchctl = stand_in(self.world)
         self.scenario()
@@ -147,8 +147,8 @@ class Mac:
             project=None,
             throwaway=(),
         )
-        kind = RealContext if self._real else ImpatientContext
-        return kind(arguments, self.environ, made.machine, made.places, made.home, python)
+        facts = (arguments, self.environ, made.machine, made.places, made.home, python)
+        return ImpatientContext(*facts, within=self.within)
 
     @property
     def url(self) -> str:
@@ -199,12 +199,12 @@ def mac(tmp_path: Path) -> Iterator[Mac]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Waits until something is so; fails after ten seconds."""
+    """Waits until something is so; fails after thirty seconds."""
 
     def wait(question: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 10.0
+        limit = time.monotonic() + 30.0
         while not question():
-            assert time.monotonic() < limit, "did not happen within 10 s"
+            assert time.monotonic() < limit, "did not happen within 30 s"
             time.sleep(0.02)
 
     return wait

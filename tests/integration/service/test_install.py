@@ -217,6 +217,7 @@ def test_a_crash_at_every_start_ends_too(mac: Mac, until: Until) -> None:
 
 def test_a_stale_process_on_the_port_is_told_apart(mac: Mac) -> None:
     mac.config('claim = "somebody-else"\n')
+    mac.within = 4.0
     with pytest.raises(ServiceFailed, match="answered by another omlxd"):
         mac.omlxd("install")
     assert mac.job() is None
@@ -246,6 +247,7 @@ def test_a_failed_update_brings_the_previous_job_back(mac: Mac) -> None:
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     good, mac.python = mac.python, broken
+    mac.within = 4.0
     with pytest.raises(ServiceFailed, match="previous service was restored and runs"):
         mac.omlxd("install")
     assert mac.plist.read_bytes() == before
@@ -258,6 +260,7 @@ def test_a_failed_update_brings_the_previous_job_back(mac: Mac) -> None:
 def test_log_files_that_launchd_cannot_open_are_named(mac: Mac) -> None:
     """78: a folder where the log file should be, as a left-over of another user would be."""
     (mac.home / "logs" / "launchd-stderr.log").mkdir(parents=True)
+    mac.within = 2.0
     with pytest.raises(ServiceFailed, match="could not open the log files"):
         mac.omlxd("install")
 
