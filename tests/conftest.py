@@ -1,5 +1,6 @@
 """Fixtures that more than one package of tests uses."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,9 @@ def smollm2() -> Path:
     """The folder of SmolLM2-135M-Instruct, float32: a real model that answers sensibly."""
     return real_model()
 
+
+# A shell starts background jobs with SIGINT ignored, and whatever the tests start inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LEFT_OUT = pytest.StashKey[int]()
 
