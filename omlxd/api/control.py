@@ -16,6 +16,9 @@ from omlxd.engine.generation import RequestView
 from omlxd.pool.status import ModelStatus
 
 
+_PARAMETERS = {"ignored": sorted(IGNORED), "refused": sorted(REFUSED)}
+
+
 def control_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["control"])
     identity = services.identity
@@ -73,7 +76,7 @@ def _status(services: Services) -> dict[str, Any]:
             *(_early_status(entry, age) for entry, age in services.open_requests.before_engine()),
             *(_request_status(view) for view in services.requests()),
         ],
-        "parameters": {"ignored": sorted(IGNORED), "refused": sorted(REFUSED)},
+        "parameters": _PARAMETERS,
     }
 
 
