@@ -15,7 +15,6 @@ from omlxd.api.services import Services
 from omlxd.engine.generation import RequestView
 from omlxd.pool.status import ModelStatus
 
-
 _PARAMETERS = {"ignored": sorted(IGNORED), "refused": sorted(REFUSED)}
 
 
