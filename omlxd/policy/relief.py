@@ -12,42 +12,16 @@ from omlxd.policy.actions import (
     DropImageCache,
     IdleReclaim,
     MarkPendingUnload,
-    Outcome,
     ReclaimPool,
     ReturnFreePages,
     ShrinkRamCache,
-    Suspend,
     Unload,
-    WalkStoreCap,
 )
-from omlxd.policy.ceiling import HotCache
 from omlxd.policy.decision import Decision, Step, conclude, go_on
-from omlxd.policy.look import GuardState, Look, Snapshot, TickState, take_look
+from omlxd.policy.look import GuardState, Look, Snapshot, take_look
 from omlxd.policy.pressure import Level
 from omlxd.policy.readings import ModelView
 from omlxd.policy.tiers import MAX_DEFERRALS, POOL_RECLAIM_FLOOR, GuardPolicy
-
-__all__ = [
-    "AbortLoads",
-    "AbortRequests",
-    "Action",
-    "Decision",
-    "DropImageCache",
-    "GuardState",
-    "HotCache",
-    "IdleReclaim",
-    "MarkPendingUnload",
-    "Outcome",
-    "ReclaimPool",
-    "ReturnFreePages",
-    "ShrinkRamCache",
-    "Snapshot",
-    "Suspend",
-    "TickState",
-    "Unload",
-    "WalkStoreCap",
-    "decide",
-]
 
 
 def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decision:
