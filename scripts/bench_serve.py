@@ -36,6 +36,8 @@ TOPICS = (
 )
 HEALTH_EVERY = 0.02
 
+Messages = list[dict[str, str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -46,8 +48,24 @@ class Round:
     tokens: int
 
 
-def messages(topic: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": f"Write a long story about {topic}, with many details."}]
+Run = Callable[[list[Messages], int], Round]
+
+
+def conversations(number: int, streams: int) -> list[Messages]:
+    """The prompts of round ``number``: the same for every contender, new to each of them.
+
+    They differ from the first words on, so that no contender's prompt cache has seen a beginning.
+    """
+    return [
+        [
+            {
+                "role": "system",
+                "content": f"Part {streams}, book {number}, chapter {i}: you tell stories.",
+            },
+            {"role": "user", "content": f"Write a long story about {topic}, with many details."},
+        ]
+        for i, topic in enumerate(TOPICS[:streams])
+    ]
 
 
 class BareLoop:
@@ -58,17 +76,16 @@ class BareLoop:
 
         self._model, self._tokenizer = load(str(model))[:2]
 
-    def round(self, streams: int, max_tokens: int) -> Round:
+    def round(self, prompts: list[Messages], max_tokens: int) -> Round:
         from mlx_lm.generate import BatchGenerator
 
-        prompts = [
-            self._tokenizer.apply_chat_template(messages(t), add_generation_prompt=True)
-            for t in TOPICS[:streams]
+        rendered = [
+            self._tokenizer.apply_chat_template(p, add_generation_prompt=True) for p in prompts
         ]
         eos = [[token] for token in self._tokenizer.eos_token_ids]
         began = time.perf_counter()
         generator = BatchGenerator(self._model, stop_tokens=eos, prefill_batch_size=8)
-        left = set(generator.insert(prompts, [max_tokens] * streams))
+        left = set(generator.insert(rendered, [max_tokens] * len(rendered)))
         seen: dict[int, float] = {}
         tokens = 0
         while left:
@@ -90,11 +107,11 @@ class OverHttp:
         self._model = model
 
     def _stream(
-        self, topic: str, max_tokens: int, began: float, out: list[tuple[float, int]]
+        self, prompt: Messages, max_tokens: int, began: float, out: list[tuple[float, int]]
     ) -> None:
         body = {
             "model": self._model,
-            "messages": messages(topic),
+            "messages": prompt,
             "temperature": 0,
             "max_tokens": max_tokens,
             "stream": True,
@@ -115,20 +132,20 @@ class OverHttp:
                     first = time.perf_counter() - began
         out.append((first if first is not None else float("nan"), tokens))
 
-    def round(self, streams: int, max_tokens: int) -> Round:
+    def round(self, prompts: list[Messages], max_tokens: int) -> Round:
         out: list[tuple[float, int]] = []
         began = time.perf_counter()
         threads = [
-            threading.Thread(target=self._stream, args=(topic, max_tokens, began, out))
-            for topic in TOPICS[:streams]
+            threading.Thread(target=self._stream, args=(prompt, max_tokens, began, out))
+            for prompt in prompts
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         took = time.perf_counter() - began
-        if len(out) != streams:
-            raise RuntimeError(f"{streams - len(out)} of {streams} streams failed")
+        if len(out) != len(prompts):
+            raise RuntimeError(f"{len(prompts) - len(out)} of {len(prompts)} streams failed")
         tokens = sum(n for _, n in out)
         return Round(tokens / took, [first for first, _ in out], tokens)
 
@@ -160,13 +177,13 @@ def probe_health(url: str, stop: threading.Event, out: list[float]) -> None:
 
 
 def paired(
-    contenders: dict[str, Callable[[int, int], Round]], streams: int, rounds: int, max_tokens: int
+    contenders: dict[str, Run], streams: int, rounds: int, max_tokens: int
 ) -> dict[str, list[Round]]:
     """``rounds`` counted rounds of every contender in turn, after one warm-up of each."""
     results: dict[str, list[Round]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, run in contenders.items():
-            result = run(streams, max_tokens)
+            result = run(conversations(number, streams), max_tokens)
             if number:
                 results[name].append(result)
     return results
@@ -215,7 +232,7 @@ def main() -> None:
         home = Path(folder)
         link_models(home, model)
         with DaemonProcess(home) as daemon:
-            contenders: dict[str, Callable[[int, int], Round]] = {
+            contenders: dict[str, Run] = {
                 "bare loop": BareLoop(model).round,
                 "omlxd": OverHttp(daemon.url, model.name).round,
             }
@@ -242,11 +259,11 @@ def main() -> None:
             daemon.stop()
 
 
-def report_health(daemon: DaemonProcess, run: Callable[[int, int], Round], max_tokens: int) -> None:
+def report_health(daemon: DaemonProcess, run: Run, max_tokens: int) -> None:
     stop, times = threading.Event(), list[float]()
     probe = threading.Thread(target=probe_health, args=(daemon.url, stop, times))
     probe.start()
-    run(8, max_tokens)
+    run(conversations(0, 8), max_tokens)
     stop.set()
     probe.join()
     times.sort()

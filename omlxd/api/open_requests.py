@@ -38,7 +38,8 @@ class OpenRequests:
         arrived: Callable[[], None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``arrived`` is called for each request as it comes, ``changed`` also when one ends."""
+        """``arrived`` is called for each request as it comes, ``changed`` also when one moves on
+        or ends."""
         self._clock = clock
         self._arrived = arrived
         self._changed = changed
@@ -71,6 +72,10 @@ class OpenRequests:
             self._ended_with.pop(request_id, None)
             self._changed()
 
+    def advance(self, entry: OpenRequest, stage: Stage) -> None:
+        entry.stage = stage
+        self._changed()
+
     def abort(self, make_error: Callable[[], OmlxdError]) -> int:
         """End those that the engine does not report, each with an error of its own; how many."""
         early = [
@@ -91,6 +96,11 @@ class OpenRequests:
             for entry in self._open.values()
             if entry.stage is not Stage.ENGINE
         )
+
+    @property
+    def coming(self) -> int:
+        """How many the engine does not report yet."""
+        return sum(1 for entry in self._open.values() if entry.stage is not Stage.ENGINE)
 
     def __len__(self) -> int:
         return len(self._open)

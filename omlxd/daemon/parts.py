@@ -84,8 +84,13 @@ def build(
     )
     roots = model_roots(config.models.dirs, config.places.models, os.environ)
     pool = EnginePool(config.models, roots, ports)
+
+    def requests_changed() -> None:
+        awake_while.look()
+        engine.expect(open_requests.coming)
+
     open_requests = OpenRequests(
-        awake_clock, arrived=lambda: guard.arrived(), changed=lambda: awake_while.look()
+        awake_clock, arrived=lambda: guard.arrived(), changed=requests_changed
     )
     awake_while = AwakeWhile(
         awake,

@@ -5,7 +5,6 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from queue import SimpleQueue
 
 import structlog
 
@@ -18,11 +17,11 @@ from omlxd.engine.generation import (
     RequestView,
     TokensArrived,
 )
+from omlxd.engine.inbox import Inbox
 from omlxd.engine.ledger import EngineView, Ledger
 from omlxd.engine.messages import (
     Cancel,
     CancelLoad,
-    Command,
     Event,
     Load,
     ReclaimPool,
@@ -76,7 +75,7 @@ class Engine:
         self._clock = clock
         self._sample_clock = sample_clock or clock
         self._on_death = on_death
-        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._inbox = Inbox()
         self._load_ids = itertools.count(1)
         self._thread: _DeviceThread | None = None
         self._over: Callable[[], OmlxdError] | None = None
@@ -166,6 +165,10 @@ class Engine:
         ledger.generations[sequence.id] = generation
         self._inbox.put(Submit(model_id, sequence))
         return generation
+
+    def expect(self, requests: int) -> None:
+        """So many are on their way here: an idle device waits a moment to begin with them all."""
+        self._inbox.coming = requests
 
     def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
         """Cancel every open request (of one model), each with an error of its own; how many."""

@@ -1,5 +1,6 @@
 """One model's queue and batch: who waits, who runs, and how much each step does."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,6 +29,14 @@ class Outcome:
     """A step raised and took the batch with it."""
 
 
+@dataclass(slots=True)
+class _Prompt:
+    """Tokens of a running request's prompt, and how many of them are in its cache."""
+
+    total: int
+    done: int = 0
+
+
 class Scheduler:
     """Lives on the device thread, like the model it feeds; every call is a step boundary."""
 
@@ -45,8 +54,7 @@ class Scheduler:
         self._options = options
         self._clock = clock
         self._waiting: deque[SequenceSpec] = deque()
-        self._running: dict[str, int] = {}
-        """Request id -> prompt tokens in its cache."""
+        self._running: dict[str, _Prompt] = {}
         self._batch: Batch | None = None
         self._pace = PrefillPace()
 
@@ -67,6 +75,11 @@ class Scheduler:
     def prefilling(self) -> int:
         """Sequences in prefill, those that the next step would admit included."""
         return len(self._running) - self.decoding + self._admissible()
+
+    def prefill_seconds(self, prompt_tokens: int) -> float:
+        """What a prompt takes, going by the steps so far; infinite before the first."""
+        pace = self._pace.tokens_per_second
+        return math.inf if pace is None else prompt_tokens / pace
 
     def submit(self, sequence: SequenceSpec) -> None:
         self._waiting.append(sequence)
@@ -100,6 +113,7 @@ class Scheduler:
             self._pace,
             budget,
             sequences=sequences,
+            longest_left=max(p.total - p.done for p in self._running.values()) - 1,
             decoding=self._batch.decoding > 0,
             largest=self._options.prefill_chunk,
         )
@@ -132,7 +146,7 @@ class Scheduler:
             sequence = self._waiting.popleft()
             error = self._insert(sequence)
             if error is None:
-                self._running[sequence.id] = 0
+                self._running[sequence.id] = _Prompt(len(sequence.prompt))
             else:
                 refused.append(RequestEnded(sequence.id, error))
         return tuple(refused)
@@ -186,8 +200,8 @@ class Scheduler:
             if done >= total:
                 ends = 1
             else:
-                prefilled += done - self._running[request_id]
-            self._running[request_id] = done
+                prefilled += done - self._running[request_id].done
+            self._running[request_id].done = done
         passes = ends + bool(step.tokens)
         self._pace = observe(self._pace, prefilled=prefilled, decode_passes=passes, seconds=seconds)
 

@@ -3,12 +3,13 @@
 import gc
 from collections.abc import Callable, Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import assert_never
 
 import structlog
 
 from omlxd.backend.protocol import Backend
+from omlxd.engine.inbox import Inbox
 from omlxd.engine.loads import LoadQueue
 from omlxd.engine.messages import (
     BackendReady,
@@ -37,6 +38,7 @@ from omlxd.errors import (
     OmlxdError,
     ShuttingDown,
 )
+from omlxd.policy.batching import QUIET, Gathering, hold_seconds, joined
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import StepBudget, step_budget
 from omlxd.policy.load_share import LoadPace, goes_on, may_load, spent, waited
@@ -60,7 +62,7 @@ class Worker:
         backend: Backend,
         options: EngineOptions,
         clock: Callable[[], float],
-        inbox: SimpleQueue[Command],
+        inbox: Inbox,
         post: Post,
         *,
         sample_clock: Callable[[], float],
@@ -75,6 +77,7 @@ class Worker:
         self._schedulers: dict[str, Scheduler] = {}
         self._loads = LoadQueue(backend, self._emit)
         self._load_pace = LoadPace()
+        self._gathering: Gathering | None = None
         self._limits = Limits()
         self._outbox: list[Event] = []
         self._reclaim_now = False
@@ -95,6 +98,7 @@ class Worker:
     def turn(self) -> bool:
         """One round; False once it has met Stop."""
         self._drain()
+        self._gather()
         if self._stopping:
             return False
         self._reclaim_if_asked()
@@ -130,6 +134,25 @@ class Worker:
             wait = False
             self._act(command)
 
+    def _gather(self) -> None:
+        """Wait a little for what comes together with a request that found the device idle."""
+        while self._gathering is not None and not (self._stopping or self._loads):
+            wait = hold_seconds(self._gathering, self._clock(), coming=self._inbox.coming)
+            # In small pieces: nothing tells when what was coming comes no more.
+            wait = min(wait, QUIET)
+            if wait <= 0 or not (self._act_within(wait) or self._inbox.coming):
+                break
+        self._gathering = None
+
+    def _act_within(self, seconds: float) -> bool:
+        """Act on the next command if it comes in time."""
+        try:
+            command = self._inbox.get(timeout=seconds)
+        except Empty:
+            return False
+        self._act(command)
+        return True
+
     def _act(self, command: Command) -> None:
         match command:
             case Submit():
@@ -160,6 +183,9 @@ class Worker:
             gone = ModelUnloading(f"Model '{command.model_id}' was unloaded meanwhile.")
             self._outbox.append(RequestEnded(command.sequence.id, gone))
             return
+        if self._gathering is not None or not self._busy:
+            seconds = scheduler.prefill_seconds(len(command.sequence.prompt))
+            self._gathering = joined(self._gathering, self._clock(), seconds)
         scheduler.submit(command.sequence)
         self._outbox.append(scheduler.report())
 

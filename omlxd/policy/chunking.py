@@ -11,6 +11,8 @@ FIRST_CHUNK = 128
 GROWTH = 4
 """A chunk is at most this many times the last one: the pace of a small chunk is a poor
 predictor of a large one."""
+STRETCH_ALONE = 1.25
+"""A rest this many times a chunk is taken whole: a pass of its own would read all weights again."""
 _SMOOTHING = 0.5
 
 
@@ -21,10 +23,12 @@ class StepBudget:
     Attributes:
         seconds: that the step should not exceed.
         smallest: prompt tokens it may take whatever the time.
+        stretch: by how much it may grow where that saves the prompts another step.
     """
 
     seconds: float
     smallest: int
+    stretch: float = 1.0
 
 
 def step_budget(
@@ -39,7 +43,7 @@ def step_budget(
         return StepBudget(
             min(decode_stall, longest_step) / max(prefilling_models, 1), SMALLEST_CHUNK
         )
-    return StepBudget(longest_step, SMALLEST_ALONE)
+    return StepBudget(longest_step, SMALLEST_ALONE, STRETCH_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,21 @@ def observe(
 
 
 def chunk_tokens(
-    pace: PrefillPace, budget: StepBudget, *, sequences: int, decoding: bool, largest: int
+    pace: PrefillPace,
+    budget: StepBudget,
+    *,
+    sequences: int,
+    longest_left: int,
+    decoding: bool,
+    largest: int,
 ) -> int:
     """Prompt tokens that each of ``sequences`` prefilling ones may take in the next step.
 
     All of them together take at most ``largest`` tokens and, going by ``pace``, the whole step
     at most the budget's seconds, its decode pass (when the model is ``decoding``) included. Never
     less than the budget's smallest together, nor than one token each: prefill always goes on.
+    ``longest_left`` is what the longest of their prompts lacks, the last token not counted, as in
+    ``observe``; the budget's stretch may serve to finish it.
     """
     sequences = max(sequences, 1)
     if pace.tokens_per_second is None:
@@ -98,6 +110,8 @@ def chunk_tokens(
         if pace.last_chunk is not None:
             total = min(total, GROWTH * max(pace.last_chunk, FIRST_CHUNK))
     total = min(max(total, budget.smallest), largest)
+    if total < longest_left * sequences <= min(budget.stretch * total, largest):
+        total = longest_left * sequences
     return max(total // sequences, 1)
 
 

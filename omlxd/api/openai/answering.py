@@ -168,7 +168,8 @@ class Answering:
 
     async def _answers(self, ask: Ask, entry: OpenRequest) -> AsyncGenerator[tuple[int, Answer]]:
         """(choice, piece of its answer), the choices interleaved as they come."""
-        entry.stage = Stage.WAITING
+        open_requests = self._services.open_requests
+        open_requests.advance(entry, Stage.WAITING)
         async with self._services.pool.acquire(ask.model_id, request_id=ask.id) as lease:
             with ExitStack() as running:
                 streams = []
@@ -178,7 +179,7 @@ class Answering:
                     prompt = sequence.prompt if ask.continues else ()
                     detokenizer = Detokenizer(ask.tokenizer, prompt=prompt)
                     streams.append(answer(generation, detokenizer, StopStrings(ask.stops)))
-                entry.stage = Stage.ENGINE
+                open_requests.advance(entry, Stage.ENGINE)
                 async with aclosing(interleave(streams)) as items:
                     async for item in items:
                         yield item

@@ -63,3 +63,12 @@ async def test_a_client_that_left_at_the_same_time_is_not_answered() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(requests) == 0
+
+
+async def test_those_on_their_way_to_the_engine_are_counted_as_they_move() -> None:
+    counts: list[int] = []
+    requests = OpenRequests(lambda: 0.0, changed=lambda: counts.append(requests.coming))
+    with requests.tracked("a") as first, requests.tracked("b"):
+        requests.advance(first, Stage.WAITING)
+        requests.advance(first, Stage.ENGINE)
+    assert counts == [1, 2, 2, 1, 0, 0]

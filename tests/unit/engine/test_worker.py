@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
-from queue import SimpleQueue
+from queue import Empty
 from typing import TypeVar
 
 import pytest
 
+from omlxd.engine.inbox import Inbox
 from omlxd.engine.messages import (
     Cancel,
     CancelLoad,
@@ -40,6 +41,7 @@ from omlxd.errors import (
     ModelUnloading,
     ShuttingDown,
 )
+from omlxd.policy.batching import LONGEST_HOLD
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import FIRST_CHUNK, SMALLEST_CHUNK
 from tests.support.fake_backend import VOCAB, FakeBackend, FakeClock, sequence
@@ -48,11 +50,31 @@ E = TypeVar("E", bound=Event)
 LONG = 10**9
 
 
+class FakeInbox(Inbox):
+    """Waiting takes no real time; ``late`` are commands that come during the first waits."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.late: list[Command] = []
+        self.waits = 0
+
+    def get(self, *, block: bool = True, timeout: float | None = None) -> Command:
+        if timeout is None:
+            return super().get(block=block)
+        self.waits += 1
+        if self.late:
+            self.coming -= 1
+            return self.late.pop(0)
+        self._clock.advance(timeout)
+        raise Empty
+
+
 class Rig:
     def __init__(self, **options: float) -> None:
         self.clock = FakeClock()
         self.backend = FakeBackend(self.clock)
-        self.inbox: SimpleQueue[Command] = SimpleQueue()
+        self.inbox = FakeInbox(self.clock)
         self.posts: list[list[Event]] = []
         self.worker = Worker(
             self.backend,
@@ -115,6 +137,52 @@ def test_models_take_turns_on_the_one_thread() -> None:
     rig.submit("a", "more")
     rig.turns(4)
     assert rig.steps() == ["/a", "/b", "/c"] * 4
+
+
+def test_requests_that_come_together_are_prefilled_together() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "p", prompt=50)
+    rig.inbox.coming = 2
+    rig.inbox.late = [Submit("a", sequence(name, [1] * 50, 1)) for name in ("q", "r")]
+    events = rig.turns(1)
+    assert [p.request_id for e in only(Stepped, events) for p in e.prefilled] == ["p", "q", "r"]
+    assert rig.clock.now < LONGEST_HOLD
+
+
+def test_those_that_never_come_hold_nobody_for_long() -> None:
+    rig = Rig().loaded("a")
+    rig.inbox.coming = 3
+    rig.submit("a", "p")
+    rig.turns(1)
+    assert rig.clock.now == pytest.approx(LONGEST_HOLD)
+    assert rig.steps() == ["/a"]
+
+
+def test_one_that_comes_alone_begins_at_once() -> None:
+    rig = Rig().loaded("a")
+    rig.submit("a", "p")
+    rig.turns(1)
+    assert (rig.inbox.waits, rig.steps()) == (0, ["/a"])
+
+
+def test_a_device_at_work_waits_for_nobody() -> None:
+    rig = Rig().loaded("a", "b")
+    rig.submit("a", "p")
+    rig.turns(2)
+    rig.inbox.coming = 5
+    rig.submit("a", "q")
+    rig.submit("b", "r")
+    rig.turns(3)
+    assert rig.inbox.waits == 0
+
+
+def test_stop_ends_the_wait_for_more() -> None:
+    rig = Rig().loaded("a")
+    rig.inbox.coming = 2
+    rig.inbox.late = [Stop()]
+    rig.submit("a", "p")
+    assert rig.worker.turn() is False
+    assert rig.steps() == []
 
 
 def test_a_model_loads_one_piece_between_the_steps_of_others() -> None:

@@ -9,6 +9,7 @@ from omlxd.policy.chunking import (
     GROWTH,
     SMALLEST_ALONE,
     SMALLEST_CHUNK,
+    STRETCH_ALONE,
     PrefillPace,
     StepBudget,
     chunk_tokens,
@@ -24,9 +25,17 @@ def chunk(
     sequences: int = 1,
     decoding: bool = False,
     smallest: int = SMALLEST_CHUNK,
+    stretch: float = 1.0,
+    longest_left: int = 10**6,
 ) -> int:
-    budget = StepBudget(seconds, smallest)
-    return chunk_tokens(pace, budget, sequences=sequences, decoding=decoding, largest=2048)
+    return chunk_tokens(
+        pace,
+        StepBudget(seconds, smallest, stretch),
+        sequences=sequences,
+        longest_left=longest_left,
+        decoding=decoding,
+        largest=2048,
+    )
 
 
 def test_while_something_decodes_prefilling_models_share_the_stall() -> None:
@@ -40,7 +49,7 @@ def test_while_something_decodes_prefilling_models_share_the_stall() -> None:
 def test_with_nobody_decoding_a_step_may_be_long() -> None:
     times = {"decode_stall": 0.6, "longest_step": 1.0}
     assert step_budget(**times, prefilling_models=3, decoding=False) == StepBudget(
-        1.0, SMALLEST_ALONE
+        1.0, SMALLEST_ALONE, STRETCH_ALONE
     )
 
 
@@ -77,6 +86,19 @@ def test_several_prompts_share_a_chunk() -> None:
 def test_a_chunk_grows_only_so_fast() -> None:
     pace = PrefillPace(tokens_per_second=1e6, last_chunk=200)
     assert chunk(pace) == 200 * GROWTH
+
+
+def test_a_small_rest_is_taken_along_with_nobody_decoding() -> None:
+    pace = PrefillPace(tokens_per_second=800, last_chunk=2048)
+    assert chunk(pace, seconds=1.0, sequences=8, stretch=1.25, longest_left=125) == 125
+    assert chunk(pace, seconds=1.0, sequences=8, stretch=1.25, longest_left=126) == 100
+    assert chunk(pace, seconds=1.0, sequences=8, stretch=1.25, longest_left=60) == 100
+    assert chunk(pace, seconds=1.0, sequences=8, longest_left=125) == 100
+
+
+def test_the_largest_chunk_is_never_stretched() -> None:
+    pace = PrefillPace(tokens_per_second=1e6, last_chunk=2048)
+    assert chunk(pace, stretch=1.25, longest_left=2100) == 2048
 
 
 def test_prefill_goes_on_however_slow_the_machine() -> None:
