@@ -92,7 +92,8 @@ async def timed(count: int, work: Callable[[], Awaitable[object]]) -> list[float
     return took
 
 
-def report(name: str, took: list[float], *targets: tuple[str, float]) -> None:
+def report(name: str, took: list[float], *targets: tuple[str, float]) -> bool:
+    """Print it; whether every target is met."""
     ordered = sorted(took)
     found = {"median": statistics.median(ordered), "p99": ordered[int(len(ordered) * 0.99)]}
     against = ", ".join(
@@ -104,23 +105,27 @@ def report(name: str, took: list[float], *targets: tuple[str, float]) -> None:
         f"n={len(took)}   {against}".rstrip(),
         flush=True,
     )
+    return all(found[which] < limit for which, limit in targets)
 
 
-async def bench_ticks(options: argparse.Namespace) -> None:
+async def bench_ticks(options: argparse.Namespace) -> bool:
     scene = Scene(options.models, options.requests)
     name = f"tick, {options.models} models, {options.requests} requests"
     targets = (("median", TICK_MEDIAN), ("p99", TICK_P99))
+    met = True
     for level, used in (("ok", 40), ("soft", 60), ("hard", 63)):
         took = await timed(options.ticks, lambda used=used: scene.tick(used * GiB))  # type: ignore[misc]
-        report(f"{name}, {level}", took, *targets)
+        met &= report(f"{name}, {level}", took, *targets)
     host = open_host()
     took = await timed(
         options.ticks // 10, lambda: asyncio.to_thread(host.read, continuous_clock())
     )
     report(f"reading of this machine ({host.name}), in a thread", took)
+    return met
 
 
-def bench_status(options: argparse.Namespace) -> None:
+def bench_status(options: argparse.Namespace) -> bool:
+    met = True
     model = real_model()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -137,11 +142,12 @@ def bench_status(options: argparse.Namespace) -> None:
             for path in ("/status", "/v1/memory-guard"):
                 took = asked(daemon.url, path, options.asks)
                 targets = (("median", STATUS_MEDIAN),) if path == "/status" else ()
-                report(f"GET {path}, {decoding(daemon)} streams decoding", took, *targets)
+                met &= report(f"GET {path}, {decoding(daemon)} streams decoding", took, *targets)
             stop.set()
             for thread in streams:
                 thread.join()
             daemon.stop()
+    return met
 
 
 def decoding(daemon: DaemonProcess) -> int:
@@ -183,12 +189,15 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=3000)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--asks", type=int, default=200, help="of /status; 0 leaves that out")
+    parser.add_argument("--check", action="store_true", help="fail when a target is missed")
     options = parser.parse_args()
     # The daemon logs what happens; here that would be measured too.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    asyncio.run(bench_ticks(options))
+    met = asyncio.run(bench_ticks(options))
     if options.asks:
-        bench_status(options)
+        met &= bench_status(options)
+    if options.check and not met:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

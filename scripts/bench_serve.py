@@ -35,6 +35,9 @@ TOPICS = (
     "the deep sea",
 )
 HEALTH_EVERY = 0.02
+BARE = "bare loop"
+RATE, HEALTH_P99, IDLE = 0.95, 0.020, 0.01
+"""Targets: of the bare loop's tokens per second; seconds; of one core."""
 
 Messages = list[dict[str, str]]
 
@@ -189,9 +192,10 @@ def paired(
     return results
 
 
-def report(streams: int, results: dict[str, list[Round]]) -> None:
+def report(streams: int, results: dict[str, list[Round]]) -> bool:
+    """Print it; whether the rate is what it must be against the bare loop."""
     print(f"\n{streams} stream(s)")
-    ours = results["omlxd"]
+    ours, met = results["omlxd"], True
     for name, rounds in results.items():
         rate = statistics.median(r.rate for r in rounds)
         ttft = statistics.median(t for r in rounds for t in r.ttft)
@@ -204,7 +208,9 @@ def report(streams: int, results: dict[str, list[Round]]) -> None:
                 for a, b in zip(ours, rounds, strict=True)
             )
             line += f"   omlxd/{name}: rate {ratio:.3f}, first token {first:.3f}"
+            met &= ratio >= RATE or name != BARE
         print(line, flush=True)
+    return met
 
 
 def idle_cpu(pid: int, seconds: float) -> float:
@@ -222,18 +228,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--port", type=int, default=18484, help="for mlx_lm.server")
     parser.add_argument("--skip-mlx-lm-server", action="store_true")
     parser.add_argument("--idle", type=float, default=30.0, help="seconds of the idle measurement")
+    parser.add_argument("--check", action="store_true", help="fail when a target is missed")
     options = parser.parse_args()
+    met = True
     model = real_model()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         link_models(home, model)
         with DaemonProcess(home) as daemon:
             contenders: dict[str, Run] = {
-                "bare loop": BareLoop(model).round,
+                BARE: BareLoop(model).round,
                 "omlxd": OverHttp(daemon.url, model.name).round,
             }
             peer = None
@@ -245,21 +253,24 @@ def main() -> None:
             try:
                 for streams in options.streams:
                     results = paired(contenders, streams, options.rounds, options.max_tokens)
-                    report(streams, results)
+                    met &= report(streams, results)
             finally:
                 if peer is not None:
                     peer.kill()
                     peer.wait()
-            report_health(daemon, contenders["omlxd"], options.max_tokens)
+            met &= report_health(daemon, contenders["omlxd"], options.max_tokens)
             if options.idle:
                 share = idle_cpu(daemon.pid, options.idle)
+                met &= share < IDLE
                 print(
                     f"\nidle with a model loaded: {share:.2%} of a core over {options.idle:.0f} s"
                 )
             daemon.stop()
+    if options.check and not met:
+        raise SystemExit(1)
 
 
-def report_health(daemon: DaemonProcess, run: Run, max_tokens: int) -> None:
+def report_health(daemon: DaemonProcess, run: Run, max_tokens: int) -> bool:
     stop, times = threading.Event(), list[float]()
     probe = threading.Thread(target=probe_health, args=(daemon.url, stop, times))
     probe.start()
@@ -267,10 +278,12 @@ def report_health(daemon: DaemonProcess, run: Run, max_tokens: int) -> None:
     stop.set()
     probe.join()
     times.sort()
+    p99 = times[int(len(times) * 0.99)]
     print(
         f"\n/health during 8 streams: median {statistics.median(times) * 1000:.1f} ms, "
-        f"p99 {times[int(len(times) * 0.99)] * 1000:.1f} ms, n={len(times)}"
+        f"p99 {p99 * 1000:.1f} ms, n={len(times)}"
     )
+    return p99 < HEALTH_P99
 
 
 if __name__ == "__main__":

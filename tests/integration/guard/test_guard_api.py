@@ -1,7 +1,6 @@
 """The guard of a real daemon process: its routes, its memory of itself, its commands."""
 
 import json
-import resource
 import subprocess
 import sys
 import threading
@@ -19,9 +18,10 @@ from tests.support.tiny_models import tiny_model
 
 PATH = "/v1/memory-guard"
 GiB = 1024**3
-CPU_LIMIT = 0.4
-"""Seconds of processor time for a command: of the clock's time, tests beside it take a share."""
-HEAVY = ("mlx", "mlx_lm", "transformers", "pydantic", "fastapi", "structlog", "uvicorn", "rich")
+HEAVY = (
+    *("mlx", "mlx_lm", "transformers", "pydantic", "fastapi", "structlog", "uvicorn", "rich"),
+    *("click", "numpy", "huggingface_hub", "psutil"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -353,15 +353,8 @@ def test_an_address_where_nothing_listens_is_named(tmp_path: Path) -> None:
     assert "nothing answers at http://127.0.0.1:9" in failed.stderr
 
 
-def test_a_command_is_quick_and_imports_nothing_heavy(daemon: DaemonProcess) -> None:
-    """Readable in a terminal, in under 400 ms."""
-    took = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert command(daemon.home, "status").returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < CPU_LIMIT, took
+def test_a_command_imports_nothing_heavy(daemon: DaemonProcess) -> None:
+    """What makes it quick; ``scripts/bench start`` times it."""
     look = (
         "import sys; from omlxd.cli.main import run; "
         f"code = run(['guard', 'show', '--home', {str(daemon.home)!r}]); "
