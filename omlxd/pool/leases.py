@@ -16,9 +16,8 @@ log = structlog.get_logger(__name__)
 class Leases:
     """Works on one record at a time; what follows from it is the caller's."""
 
-    def __init__(self, ports: PoolPorts, awake: Callable[[], float]) -> None:
+    def __init__(self, ports: PoolPorts) -> None:
         self._ports = ports
-        self._awake = awake
 
     def grant(self, record: ModelRecord) -> None:
         """As many as there are waiting and the model may serve, first come first served."""
@@ -71,4 +70,4 @@ class Leases:
 
     def _used(self, record: ModelRecord) -> None:
         record.last_used = self._ports.clock()
-        record.idle_since = self._awake()
+        record.idle_since = record.last_used

@@ -242,7 +242,7 @@ class EnginePool:
 
     def check_idle(self) -> None:
         """After each tick of the guard: idle timeouts, and the loads that wait for its look."""
-        now = self._residency.awake()
+        now = self._ports.clock()
         for record in list(self._residency.records.values()):
             timeout = self._book.idle_timeout(record.id)
             if timeout is None or record.pinned or not isinstance(record.state, Ready):

@@ -35,7 +35,7 @@ from omlxd.pool.line import in_line, next_due, patience_ends
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord, Waiter
-from omlxd.pool.timing import Alarm, AwakeClock, loop_call_later
+from omlxd.pool.timing import Alarm, loop_call_later
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +54,7 @@ class Residency:
         measured: Callable[[CatalogModel, int], None],
     ) -> None:
         self.records: dict[str, ModelRecord] = {}
-        self.awake = AwakeClock(ports.clock)
-        self.leases = Leases(ports, self.awake)
+        self.leases = Leases(ports)
         self.device = Device(
             options, ports, self._device_done, quiet=self._quiet, measured=measured
         )
@@ -73,7 +72,7 @@ class Residency:
             model=model,
             settings=settings,
             last_used=self._ports.clock(),
-            idle_since=self.awake(),
+            idle_since=self._ports.clock(),
             preload=bool(settings.pinned),
         )
 

@@ -87,11 +87,11 @@ def statuses(
 ) -> tuple[ModelStatus, ...]:
     """All models, the broken ones too, by id."""
     places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
-    now, awake = ports.clock(), residency.awake()
+    now = ports.clock()
     known = []
     for record in residency.records.values():
         residency.device.note_progress(record)
-        idle_for = awake - record.idle_since
+        idle_for = now - record.idle_since
         status = _of_record(record, now)
         activity = None if record.facts is None else ports.engine.view(record.id)
         stepped_at = None if activity is None else activity.last_step_at

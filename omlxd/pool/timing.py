@@ -1,4 +1,4 @@
-"""Time as the pool needs it: one alarm at a time, and a clock that leaves out sleep."""
+"""Time as the pool needs it: a pause, and one alarm at a time."""
 
 import asyncio
 from collections.abc import Callable
@@ -52,23 +52,3 @@ class Alarm:
     def _fire(self) -> None:
         self._timer = self._due = None
         self._ring()
-
-
-class AwakeClock:
-    """Seconds that passed while the machine was awake.
-
-    It must be read more often than every ``longest_gap`` seconds; of a longer gap, which
-    can only be the machine's sleep, it counts that much.
-    """
-
-    def __init__(self, clock: Callable[[], float], longest_gap: float = 90.0) -> None:
-        self._clock = clock
-        self._longest_gap = longest_gap
-        self._read_at = clock()
-        self._elapsed = 0.0
-
-    def __call__(self) -> float:
-        now = self._clock()
-        self._elapsed += min(max(0.0, now - self._read_at), self._longest_gap)
-        self._read_at = now
-        return self._elapsed

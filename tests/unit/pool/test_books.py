@@ -10,17 +10,9 @@ from omlxd.errors import ModelLoadFailed
 from omlxd.pool.catalog import CatalogModel, ModelKind
 from omlxd.pool.ledger import Ledger
 from omlxd.pool.sizes import SizeBook
-from omlxd.pool.timing import Alarm, AwakeClock
+from omlxd.pool.timing import Alarm
 from omlxd.pool.tokenizers import TokenizerCache
 from tests.unit.pool.fakes import FakeTime, House, a_model, settle
-
-
-def test_time_asleep_is_left_out_and_time_never_runs_backwards() -> None:
-    time = FakeTime()
-    awake = AwakeClock(time.clock, longest_gap=90.0)
-    for step, expected in [(30, 30), (90, 120), (8 * 3600, 210), (-50, 210), (10, 220)]:
-        time.now += step
-        assert awake() == expected
 
 
 async def test_the_last_alarm_counts_and_one_set_to_the_same_time_stays() -> None:

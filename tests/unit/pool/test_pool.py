@@ -412,23 +412,6 @@ async def test_a_failed_preload_is_tried_again_by_itself() -> None:
     assert house.engine.loads_of("m") == 2
 
 
-async def test_waking_from_sleep_unloads_nothing() -> None:
-    """T69: the clock has jumped by a night; nobody was idle meanwhile."""
-    house = House(a_model("m"), options=PoolOptions(idle_timeout=600.0))
-    await house.pool.load("m")
-    await house.time.pass_by(30)
-    house.pool.check_idle()
-    house.time.now += 8 * 3600
-    house.pool.check_idle()
-    await settle()
-    assert house.state("m") == "ready"
-    for _ in range(18):
-        await house.time.pass_by(30)
-        house.pool.check_idle()
-    await settle()
-    assert house.state("m") == "absent"
-
-
 async def test_a_vanished_model_drains_and_is_forgotten() -> None:
     house = House(a_model("m"), a_model("other"))
     use = house.use("m")

@@ -1,0 +1,39 @@
+"""Which part of the daemon is handed what."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from omlxd.config.load import load
+from omlxd.daemon import parts
+from omlxd.daemon.instance import instance_at
+
+
+def built(home: Path) -> parts.Parts:
+    doors: Any = SimpleNamespace(
+        keys=home / "keys.json", local_key=None, listeners=[], on_loopback=True
+    )
+    config = load({}, {}, home=str(home))
+    instance = instance_at("one", "127.0.0.1", 8484)
+    return parts.build(config, doors, instance, awake=None, on_death=lambda part, error: None)
+
+
+def test_what_waits_and_idles_goes_by_a_clock_that_stands_still_in_sleep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T69: after a night asleep no model was idle, and no deadline has passed."""
+    monkeypatch.setattr(parts, "awake_clock", lambda: 5.0)
+    monkeypatch.setattr(parts, "continuous_clock", lambda: 5.0 + 8 * 3600)
+    made = built(tmp_path)
+    assert made.pool._ports.clock() == 5.0
+    assert made.engine._clock() == 5.0
+    assert made.open_requests._clock() == 5.0
+
+
+async def test_the_device_learns_how_many_requests_are_on_their_way(tmp_path: Path) -> None:
+    made = built(tmp_path)
+    with made.open_requests.tracked("a"):
+        assert made.engine._inbox.coming == 1
+    assert made.engine._inbox.coming == 0
