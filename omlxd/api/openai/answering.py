@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, assert_never
 
 import structlog
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Send
 
-from omlxd.api.connection import while_connected
+from omlxd.api.connection import Exchange, while_connected
 from omlxd.api.errors import error_body, internal_error
 from omlxd.api.open_requests import OpenRequest, Stage
 from omlxd.api.openai.ask import Ask
@@ -85,6 +87,15 @@ class Answering:
     def __init__(self, services: Services, request_id: str) -> None:
         self._services = services
         self._id = request_id
+
+    async def respond(
+        self, request: Request, prepare: Prepare, *, stream: bool, usage: bool
+    ) -> Response:
+        """The answer as it was asked for. Raises as ``whole`` does."""
+        if not stream:
+            whole = await self.whole(request.receive, prepare)
+            return Response(whole, media_type="application/json")
+        return Exchange(lambda receive, send: self.stream(receive, send, prepare, usage=usage))
 
     async def whole(self, receive: Receive, prepare: Prepare) -> bytes:
         """The answer's JSON. Raises ClientGone, and whatever the request fails with."""

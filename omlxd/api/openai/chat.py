@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlxd.api.connection import Exchange
 from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.answering import Answering, Choice
 from omlxd.api.openai.ask import Ask, Asked, generating_model, make_ask
@@ -23,8 +21,6 @@ from omlxd.engine.answer import AnswerDelta
 from omlxd.errors import InvalidRequest
 from omlxd.text.protocol import Tokenizer
 
-log = structlog.get_logger(__name__)
-
 
 def chat_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["openai"])
@@ -32,9 +28,7 @@ def chat_routes(services: Services) -> APIRouter:
     @routes.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         services.refuse_unless_ready()
-        unknown = refuse_unsupported(body.model_extra or {})
-        if unknown:
-            log.info("parameters_ignored", names=unknown)
+        refuse_unsupported(body.model_extra or {})
         if body.top_logprobs is not None and not body.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
         messages = template_messages(body.messages)
@@ -57,12 +51,8 @@ def chat_routes(services: Services) -> APIRouter:
             created = int(services.identity.unix_clock())
             return ask, ChatWire(request_id, created, model.id, tokenizer, bool(body.logprobs))
 
-        answering = Answering(services, request_id)
-        if not body.stream:
-            whole = await answering.whole(request.receive, prepare)
-            return Response(whole, media_type="application/json")
-        return Exchange(
-            lambda receive, send: answering.stream(receive, send, prepare, usage=body.wants_usage)
+        return await Answering(services, request_id).respond(
+            request, prepare, stream=bool(body.stream), usage=body.wants_usage
         )
 
     return routes

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlxd.api.connection import Exchange
 from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.answering import Answering, Choice
 from omlxd.api.openai.ask import Ask, Asked, generating_model, make_ask
@@ -22,8 +20,6 @@ from omlxd.engine.answer import AnswerDelta
 from omlxd.errors import InvalidRequest
 from omlxd.text.protocol import Tokenizer
 
-log = structlog.get_logger(__name__)
-
 
 def completion_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["openai"])
@@ -31,9 +27,7 @@ def completion_routes(services: Services) -> APIRouter:
     @routes.post("/v1/completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
         services.refuse_unless_ready()
-        unknown = refuse_unsupported(body.model_extra or {})
-        if unknown:
-            log.info("parameters_ignored", names=unknown)
+        refuse_unsupported(body.model_extra or {})
         prompts = body.prompts
         most = services.options.max_prompts
         if len(prompts) > most:
@@ -54,12 +48,8 @@ def completion_routes(services: Services) -> APIRouter:
             logprobs = body.logprobs is not None
             return ask, CompletionWire(request_id, created, model.id, tokenizer, logprobs)
 
-        answering = Answering(services, request_id)
-        if not body.stream:
-            whole = await answering.whole(request.receive, prepare)
-            return Response(whole, media_type="application/json")
-        return Exchange(
-            lambda receive, send: answering.stream(receive, send, prepare, usage=body.wants_usage)
+        return await Answering(services, request_id).respond(
+            request, prepare, stream=bool(body.stream), usage=body.wants_usage
         )
 
     return routes

@@ -7,7 +7,11 @@ lacks it is found out much later. Unknown names are ignored: clients of other se
 from collections.abc import Mapping
 from typing import Any, Final
 
+import structlog
+
 from omlxd.errors import UnsupportedParameter
+
+log = structlog.get_logger(__name__)
 
 IGNORED: Final = frozenset(
     {
@@ -97,17 +101,17 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
 """Name -> the values that change nothing and pass, beside null."""
 
 
-def refuse_unsupported(extra: Mapping[str, Any]) -> tuple[str, ...]:
-    """Raises UnsupportedParameter for the first name that would change the answer.
-
-    Returns the names that nobody knows, for the log.
-    """
+def refuse_unsupported(extra: Mapping[str, Any]) -> None:
+    """Raises UnsupportedParameter for the first name that would change the answer; the log tells
+    of names that nobody knows."""
     for name, value in extra.items():
         neutral = REFUSED.get(name)
         if neutral is None or value is None or value in neutral:
             continue
         raise UnsupportedParameter(_reason(name, neutral), param=name)
-    return tuple(name[:64] for name in extra if name not in IGNORED and name not in REFUSED)[:20]
+    unknown = [name[:64] for name in extra if name not in IGNORED and name not in REFUSED]
+    if unknown:
+        log.info("parameters_ignored", names=unknown[:20])
 
 
 def _reason(name: str, neutral: tuple[Any, ...]) -> str:

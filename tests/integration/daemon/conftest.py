@@ -1,9 +1,7 @@
 """Daemon processes for the integration tests."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,19 +40,3 @@ def daemon(
     with DaemonProcess(home) as running:
         yield running
         assert running.stop() == 0
-
-
-MakeDaemon = Callable[..., DaemonProcess]
-
-
-@pytest.fixture
-def make_daemon(tmp_path: Path) -> Iterator[MakeDaemon]:
-    """Start daemons of a test's own, each under a home below ``tmp_path``; all end with it."""
-    with ExitStack() as stack:
-
-        def make(*arguments: str, models: tuple[Path, ...] = (), **options: Any) -> DaemonProcess:
-            home = options.pop("home", tmp_path / "home")
-            link_models(home, *models)
-            return stack.enter_context(DaemonProcess(home, *arguments, **options))
-
-        yield make

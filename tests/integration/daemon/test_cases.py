@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.daemon.conftest import MakeDaemon
+from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon.test_life import ENDLESS, EOS_OFF, Stream, chat
 from tests.support.daemon import DaemonProcess, link_models, stream_chat, text_of
 

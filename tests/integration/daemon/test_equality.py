@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.daemon.conftest import MakeDaemon
+from tests.integration.conftest import MakeDaemon
 from tests.support.daemon import DaemonProcess
 from tests.support.tiny_models import tiny_model
 

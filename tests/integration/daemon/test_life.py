@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.daemon.conftest import MakeDaemon
+from tests.integration.conftest import MakeDaemon
 from tests.support.daemon import DaemonProcess, payloads
 
 SERVE = (sys.executable, "-m", "omlxd", "serve")

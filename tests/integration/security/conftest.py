@@ -1,9 +1,7 @@
-"""Daemons under attack: a shared one without keys, and those of a test's own."""
+"""A daemon under attack, without keys."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,18 +23,3 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Dae
         yield running
         assert running.stop() == 0
         assert not running.events("request_failed"), running.tail()
-
-
-MakeDaemon = Callable[..., DaemonProcess]
-
-
-@pytest.fixture
-def make_daemon(tmp_path: Path) -> Iterator[MakeDaemon]:
-    with ExitStack() as stack:
-
-        def make(*arguments: str, models: tuple[Path, ...] = (), **options: Any) -> DaemonProcess:
-            home = options.pop("home", tmp_path / "home")
-            link_models(home, *models)
-            return stack.enter_context(DaemonProcess(home, *arguments, **options))
-
-        yield make

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.security.conftest import MakeDaemon
+from tests.integration.conftest import MakeDaemon
 from tests.support.daemon import link_models
 
 

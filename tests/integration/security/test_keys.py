@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.integration.security.conftest import MakeDaemon
+from tests.integration.conftest import MakeDaemon
 from tests.support.daemon import DaemonProcess
 
 MESSAGES = [{"role": "user", "content": "xyzzy-prompt"}]

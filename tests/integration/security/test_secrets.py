@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.security.conftest import MakeDaemon
+from tests.integration.conftest import MakeDaemon
 from tests.support.daemon import payloads, text_of
 
 SECRET = "xyzzy-the-secret"
