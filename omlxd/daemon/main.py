@@ -5,6 +5,7 @@ import faulthandler
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -28,11 +29,15 @@ EXIT_RESTART = 75
 SHORT_WAIT = 0.2
 """Seconds that idle threads are given to end when the limit is over already."""
 THREAD_POLL = 0.01
+THREAD_SWITCH = 0.0005
+"""Seconds the device thread's Python may keep the interpreter when the loop wants it; with the
+default of 0.005 that wait is most of what an answer takes."""
 
 
 def serve(config: Config, doors: Doors, instance: Instance, process: Process) -> int:
     """Run the daemon behind ``doors`` until it is asked to stop; the exit code."""
     faulthandler.enable()
+    sys.setswitchinterval(THREAD_SWITCH)
     configure(config.log, process.log)
     log.info("listening", url=instance.url, instance=instance.id, version=instance.version)
     try:
@@ -74,6 +79,8 @@ class Daemon:
         loop.set_default_executor(self._executor)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        # Until it is ready there is nothing to collect, and looking takes a third of the start.
+        gc.disable()
         # Imported here: the port listens by now, and these take most of the start.
         from omlxd.daemon.parts import build
 
@@ -100,6 +107,7 @@ class Daemon:
         log.info("runtime_ready", backend=info.name, device=info.device_name)
         # What the imports made is here to stay: to look through it at each load and unload
         # would stop every thread for a tenth of a second.
+        gc.enable()
         gc.collect()
         gc.freeze()
         await parts.guard.begin()
