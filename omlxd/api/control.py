@@ -3,12 +3,12 @@
 None of them waits for anything or touches a model.
 """
 
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
+from omlxd.api.flat import flat
 from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.parameters import IGNORED, REFUSED
 from omlxd.api.services import Services
@@ -68,7 +68,7 @@ def _status(services: Services) -> dict[str, Any]:
                 {"path": root.path, "state": root.state.value, "detail": root.detail}
                 for root in catalog.roots
             ],
-            "skipped": [asdict(skipped) for skipped in catalog.skipped],
+            "skipped": [flat(skipped) for skipped in catalog.skipped],
         },
         "models": [_model_status(status) for status in services.pool.statuses()],
         "requests": [
@@ -83,11 +83,12 @@ def _model_status(status: ModelStatus) -> dict[str, Any]:
     total = status.total_bytes
     progress = (status.loaded_bytes or 0) / total if total else None
     kind = status.kind.value if status.kind else None
-    return {**asdict(status), "kind": kind, "progress": progress}
+    problem = None if status.problem is None else flat(status.problem)
+    return {**flat(status), "kind": kind, "problem": problem, "progress": progress}
 
 
 def _request_status(view: RequestView) -> dict[str, Any]:
-    return {**asdict(view), "phase": view.phase.value, "age": round(view.age, 3)}
+    return {**flat(view), "phase": view.phase.value, "age": round(view.age, 3)}
 
 
 def _early_status(entry: OpenRequest, age: float) -> dict[str, Any]:

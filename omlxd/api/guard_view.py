@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final
 
+from omlxd.api.flat import flat
 from omlxd.enforcer.control import GuardControl
 from omlxd.enforcer.record import Entry, deeds
 from omlxd.enforcer.settings import FIELDS, PolicyInForce
@@ -59,14 +60,14 @@ def status_keys(control: GuardControl) -> dict[str, Any]:
     """What the guard adds to ``/status``: the flat keys that clients know, and three objects."""
     entry, policy = control.latest, control.in_force.policy
     if entry is None:
-        flat = _unread(policy, control.interval)
+        status = _unread(policy, control.interval)
     else:
-        flat = guard_status(
+        status = guard_status(
             entry.decision, policy, poll_interval=control.interval, running=control.running
         )
     return {
-        **asdict(flat),
-        **flat.formatted(),
+        **flat(status),
+        **status.formatted(),
         "ceiling": ceiling_body(entry),
         "readings": readings_body(entry, control.now),
         # Neither tier of the prefix cache exists yet: null, which is not the same as empty.
