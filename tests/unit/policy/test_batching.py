@@ -9,6 +9,7 @@ from omlxd.policy.batching import (
     HOLD_SHARE,
     LONGEST_HOLD,
     QUIET,
+    QUIET_SHARE,
     Gathering,
     hold_seconds,
     joined,
@@ -18,8 +19,10 @@ LONG = 60.0
 """Seconds of prefill that no share of makes the wait shorter."""
 
 
-def test_one_that_comes_alone_never_waits() -> None:
-    assert hold_seconds(joined(None, 5.0, math.inf), 5.0, coming=0) == 0.0
+def test_one_that_comes_alone_waits_for_next_to_nothing() -> None:
+    assert math.isclose(hold_seconds(joined(None, 5.0, LONG), 5.0, coming=0), QUIET)
+    short = hold_seconds(joined(None, 5.0, 0.02), 5.0, coming=0)
+    assert math.isclose(short, 0.02 * QUIET_SHARE)
 
 
 def test_the_first_waits_for_those_on_their_way() -> None:
@@ -28,9 +31,9 @@ def test_the_first_waits_for_those_on_their_way() -> None:
     assert hold_seconds(alone, 5.0 + LONGEST_HOLD, coming=7) == 0.0
 
 
-def test_where_several_came_the_wait_ends_when_no_more_come() -> None:
+def test_the_wait_ends_when_no_more_come() -> None:
     two = joined(joined(None, 5.0, LONG), 5.01, LONG)
-    assert two == Gathering(5.0, 5.01, 2, 2 * LONG)
+    assert two == Gathering(5.0, 5.01, 2 * LONG)
     assert math.isclose(hold_seconds(two, 5.02, coming=0), QUIET - 0.01)
     assert hold_seconds(two, 5.01 + QUIET, coming=0) == 0.0
 
