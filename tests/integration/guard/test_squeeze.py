@@ -146,7 +146,7 @@ def test_pinned_models_stay_under_any_ceiling(squeezed: MakeSqueezed) -> None:
 
 def test_status_answers_while_the_device_is_in_a_step(one: Squeezed) -> None:
     """T19: from memory, not from the device thread."""
-    stream = one.stream("a", prompt=" ".join(["hello"] * 600))
+    stream = one.stream("a", prompt=" ".join(["hello"] * 250))
     one.until(lambda: one.phases() == ["prefill"], "the prefill does not begin")
     took = []
     while one.phases() == ["prefill"] and len(took) < 20:
@@ -156,5 +156,6 @@ def test_status_answers_while_the_device_is_in_a_step(one: Squeezed) -> None:
         took.append((time.monotonic() - began) / 3)
         threading.Event().wait(0.1)
     stream.go()
+    assert took, "the prefill was over before the first look"
     # The figure to hold is 100 ms on a quiet machine; a step of this prefill takes ten times that.
     assert sorted(took)[len(took) // 2] < 0.5

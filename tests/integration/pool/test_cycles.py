@@ -23,12 +23,12 @@ class Footprint:
 
 
 def test_t11_fifty_cycles_of_two_models_leave_nothing_behind(
-    tmp_path: Path, smollm2: Path, weighty: tuple[Path, Path]
+    tmp_path: Path, weighty: tuple[Path, Path]
 ) -> None:
     """Each cycle loads and unloads one after the other; both have answered before the first."""
     home = tmp_path / "home"
-    link_models(home, smollm2, weighty[0])
-    models = (smollm2.name, "a")
+    link_models(home, *weighty)
+    models = ("a", "b")
     with DaemonProcess(home, config="models.scan_every = 600\n") as daemon:
         machine = Machine(daemon, models)
         freed: dict[str, list[int]] = {model: [] for model in models}
