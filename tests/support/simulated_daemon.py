@@ -41,6 +41,8 @@ from tests.support.simulated_mac import Mac, ModelShape, SimulatedBackend, Simul
 class Inbox:
     """The device thread's queue, for a device that is a task."""
 
+    coming = 0
+
     def __init__(self) -> None:
         self._commands: deque[Any] = deque()
         self.news = asyncio.Event()
@@ -49,9 +51,9 @@ class Inbox:
         self._commands.append(command)
         self.news.set()
 
-    def get(self, *, block: bool = True) -> Any:
+    def get(self, *, block: bool = True, timeout: float | None = None) -> Any:
         if not self._commands:
-            assert not block, "the device would wait without an end"
+            assert timeout is not None or not block, "the device would wait without an end"
             raise Empty
         return self._commands.popleft()
 
