@@ -148,8 +148,10 @@ MUTANTS = (
     Mutant("an emergency marks nothing", "relief", "if look.emergency and not model.pending_unload:", "if False:"),
     Mutant("loads stop though something unpinned is loaded", "relief", "if look.unpinned or not loads:", "if not loads:"),
     Mutant("a flagged load is flagged again", "relief", "if m.loading and not m.load_aborting", "if m.loading"),
-    Mutant("pinned models' requests end short of an emergency", "relief", "if look.unpinned or not look.emergency or not any(", "if look.unpinned or not any("),
+    Mutant("pinned models' requests end short of an emergency", "relief", "if look.unpinned or not look.emergency or look.tried(AbortRequests):", "if look.unpinned or look.tried(AbortRequests):"),
     Mutant("an emergency spares all requests", "relief", "    abort_everything,\n    reclaim_when_idle", "    reclaim_when_idle"),
+    Mutant("an abort that meets nobody ends the tick", "relief", "is not None and not _abort_met_nobody(look):", "is not None:"),
+    Mutant("all requests are ended again and again", "relief", "or not look.emergency or look.tried(AbortRequests):", "or not look.emergency:"),
     Mutant("no reclaim when idle", "relief", "    reclaim_when_idle,\n    warn", "    warn"),
     # admission
     Mutant("a model is loaded that alone reaches hard", "admission", "need.bytes >= _hard(", "need.bytes > _hard("),

@@ -76,6 +76,7 @@ class ModelView:
     busy: bool
     """Leased, or with a request queued, prefilling or decoding."""
     requests: int
+    """That can be ended: a lease whose answer is complete, and only not yet read, has none."""
     pinned: bool
     last_used: float
     loading: bool = False

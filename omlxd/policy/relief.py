@@ -29,7 +29,7 @@ def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decisi
     look = take_look(state, snapshot, policy)
     if not policy.enabled:
         return conclude(look, "guard_off", "The guard is off.")
-    if look.tick.ending is not None:
+    if look.tick.ending is not None and not _abort_met_nobody(look):
         return conclude(look, *look.tick.ending)
     for rule in RULES:
         step = rule(look)
@@ -137,7 +137,10 @@ def wait_for_fresh_numbers(look: Look) -> Step | None:
 
 
 def abort_least_recent(look: Look) -> Step | None:
-    """The requests of the least recently used busy model; the model stays, save in an emergency."""
+    """The requests of the least recently used busy model; the model stays, save in an emergency.
+
+    When none of them could be ended, in the same tick those of the next.
+    """
     busy = [m for m in look.unpinned if m.busy and not look.tried(AbortRequests, m.id)]
     if not busy:
         return None
@@ -159,7 +162,9 @@ def abort_loads(look: Look) -> Step | None:
 
 def abort_everything(look: Look) -> Step | None:
     """In an emergency with only pinned models left, their requests; the models stay."""
-    if look.unpinned or not look.emergency or not any(model.requests for model in look.loaded):
+    if look.unpinned or not look.emergency or look.tried(AbortRequests):
+        return None
+    if not any(model.requests for model in look.loaded):
         return None
     return Step("Emergency: all running requests are ended.", (AbortRequests(None),), last=True)
 
@@ -193,6 +198,12 @@ RULES: tuple[Callable[[Look], Step | None], ...] = (
     reclaim_when_idle,
     warn,
 )
+
+
+def _abort_met_nobody(look: Look) -> bool:
+    """What the tick was to end with ended no request: a stalled reader may hold all leases."""
+    done = look.outcome(AbortRequests)
+    return done is not None and not done.accepted
 
 
 def _pool_is_swollen(look: Look) -> bool:

@@ -40,6 +40,11 @@ class Lease:
         self._generations.append(generation)
         return generation
 
+    @property
+    def open_requests(self) -> int:
+        """Those that are not over; what came of the others may still be unread."""
+        return sum(not generation.over for generation in self._generations)
+
     def end(self) -> None:
         """What its requests still generate nobody reads any more."""
         self._over = True

@@ -22,7 +22,7 @@ def view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
         weights_bytes=facts.weights_bytes if facts else record.model.weights_bytes,
         kv_bytes=activity.cache_bytes,
         busy=record.busy,
-        requests=len(record.leases),
+        requests=sum(lease.open_requests for lease in record.leases),
         pinned=record.pinned,
         last_used=record.last_used,
         loading=isinstance(state, Loading),

@@ -139,7 +139,7 @@ class ToyMachine:
             case Unload():
                 return self._unload(action)
             case AbortRequests(model_id=name):
-                self._change(name, requests=0, kv_bytes=0, busy=False)
+                return self._abort(action)
             case MarkPendingUnload(model_id=name):
                 self._change(name, pending_unload=True)
             case AbortLoads(model_ids=names):
@@ -165,6 +165,14 @@ class ToyMachine:
         before = self.usage
         self.models = [m for m in self.models if m.id != name]
         return Outcome(action, freed=before - self.usage)
+
+    def _abort(self, action: AbortRequests) -> Outcome:
+        """A lease without a request stays: its reader is slow, or has not begun."""
+        before, name = self.usage, action.model_id
+        met = [m.id for m in self.models if name in (None, m.id) and m.requests]
+        for each in met:
+            self._change(each, requests=0, kv_bytes=0, busy=False)
+        return Outcome(action, accepted=bool(met), freed=before - self.usage)
 
     def _change(self, name: str | None, **facts: Any) -> None:
         self.models = [replace(m, **facts) if name in (None, m.id) else m for m in self.models]

@@ -405,6 +405,34 @@ def test_a_model_that_is_only_leased_is_passed_over_for_one_with_requests() -> N
     assert toy.tick()[0].actions == (AbortRequests("b"),)
 
 
+def test_an_abort_that_meets_nobody_goes_on_to_the_next_busy_model() -> None:
+    """c. abort the requests of the least recently used one: a reader that has stalled does not
+    shield the others."""
+    toy = machine(
+        HARD,
+        model("a", busy=True, requests=0, last_used=1.0),
+        model("b", busy=True, last_used=2.0),
+    )
+    # "a" ended while the guard looked.
+    stale = replace(toy.snapshot(), models=(replace(toy.models[0], requests=1), toy.models[1]))
+    first = decide(toy.state, stale, POLICY)
+    assert first.actions == (AbortRequests("a"),)
+    refused = replace(stale, outcomes=(Outcome(AbortRequests("a"), accepted=False),))
+    second = decide(first.next_state, refused, POLICY)
+    assert second.actions == (AbortRequests("b"),)
+    taken = replace(stale, outcomes=(Outcome(AbortRequests("b")),))
+    assert decide(second.next_state, taken, POLICY).rule == "abort_least_recent"
+
+
+def test_an_emergency_in_which_nobody_can_be_ended_asks_for_the_pool_when_idle() -> None:
+    """d. otherwise request_idle_reclaim on every scheduler"""
+    scene = snapshot(CEILING + 2 * GiB, [model("p", pinned=True, busy=True)])
+    first = decide(GuardState(), scene, POLICY)
+    assert first.actions == (AbortRequests(None),)
+    refused = replace(scene, outcomes=(Outcome(AbortRequests(None), accepted=False),))
+    assert decide(first.next_state, refused, POLICY).actions == (IdleReclaim(),)
+
+
 def test_with_nothing_unpinned_every_load_in_progress_stops() -> None:
     """d. hard, nothing unpinned: flag every load in progress to abort (pinned ones too)"""
     toy = machine(

@@ -108,10 +108,12 @@ class FakeGeneration:
     def __init__(self, sequence: Any) -> None:
         self.sequence = sequence
         self.cancelled = 0
+        self.over = False
         self.error: OmlxdError | None = None
 
     def cancel(self, error: OmlxdError | None = None) -> None:
         self.cancelled += 1
+        self.over = True
         self.error = self.error or error
 
 

@@ -517,6 +517,18 @@ async def test_a_model_pinned_since_the_decision_is_not_marked_for_unload() -> N
     await use.done()
 
 
+async def test_an_answer_that_is_only_unread_is_no_request_that_could_be_ended() -> None:
+    """A stalled client keeps its lease; the guard must see that nothing of it can be aborted."""
+    house = House(a_model("a"))
+    use = house.use("a")
+    await settle()
+    generation = use.lease.submit(object())
+    assert (house.pool.views()[0].busy, house.pool.views()[0].requests) == (True, 1)
+    generation.over = True
+    assert (house.pool.views()[0].busy, house.pool.views()[0].requests) == (True, 0)
+    await use.done()
+
+
 async def test_a_pending_unload_always_clears() -> None:
     house = House(a_model("a"), options=PoolOptions(drain_deadline=60.0))
     use = house.use("a")
