@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.support.daemon import DaemonProcess, link_models
+from tests.support.daemon import DaemonProcess, link_models, link_or_copy
 from tests.support.machine import Machine
 from tests.support.real_model import real_model
 
@@ -125,7 +125,7 @@ def two_folders(root: Path) -> list[Path]:
     for folder in folders:
         folder.mkdir(parents=True)
         for file in made.iterdir():
-            (folder / file.name).hardlink_to(file)
+            link_or_copy(file, folder / file.name)
     return folders
 
 

@@ -1,17 +1,40 @@
 """Sets structlog up once: one event a line, JSON or for people."""
 
+import contextlib
+import io
 import logging
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
 from omlxd.config.options import LogFormat, LogOptions
 
 
+class _Unfailing(io.TextIOBase):
+    """A log may be lost, with the terminal or the pipe that it went to; never what is logged."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def configure(options: LogOptions, stream: TextIO | None = None) -> None:
-    """Route structlog and the standard library's loggers to ``stream`` (default stderr)."""
-    out = sys.stderr if stream is None else stream
+    """Route structlog and the standard library's loggers to ``stream``, which never raises for
+    the disk's sake (default: stderr, whose failures are passed over)."""
+    out = cast(TextIO, _Unfailing(sys.stderr)) if stream is None else stream
     people = options.format is LogFormat.CONSOLE or (
         options.format is LogFormat.AUTO and out.isatty()
     )

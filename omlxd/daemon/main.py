@@ -188,7 +188,7 @@ class Daemon:
         self._stop_asked.set()
 
     def _signalled(self, number: int) -> None:
-        log.info("signal", signal=signal.Signals(number).name)
         if self._stop_asked.is_set():
             self._hurry.set()
         self._stop_asked.set()
+        log.info("signal", signal=signal.Signals(number).name)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,11 +43,13 @@ class DaemonProcess:
         self.started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
-    def spawn(self) -> None:
+    def spawn(self, output: int | None = None) -> None:
+        """``output``: a descriptor for stdout and stderr, in place of the log file."""
         with self.log.open("ab") as log:
+            out = log.fileno() if output is None else output
             self.started_at = time.monotonic()
             self._process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=self.environ, cwd=self.home
+                self.command, stdout=out, stderr=out, env=self.environ, cwd=self.home
             )
 
     def start(self) -> "DaemonProcess":
@@ -183,10 +186,17 @@ def text_of(chunks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def link_models(home: Path, *models: Path) -> None:
-    """Put the given model folders under ``home`` (hard links: no bytes are copied)."""
+    """Put the given model folders under ``home``; no bytes are copied where it is one volume."""
     for model in models:
         target = home / "models" / model.name
         target.mkdir(parents=True, exist_ok=True)
         for file in model.iterdir():
             if file.is_file() and not (target / file.name).exists():
-                os.link(file, target / file.name)
+                link_or_copy(file, target / file.name)
+
+
+def link_or_copy(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)
+    except OSError:  # another volume, or one without hard links
+        shutil.copyfile(file, target)

@@ -1,6 +1,7 @@
 """The life of the process: start, port, configuration, signals, drain, death."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -129,6 +130,23 @@ def test_a_bad_configuration_reports_all_mistakes_and_exits_78(tmp_path: Path) -
     for part in ("server.port", "guard.tier", "--level"):
         assert part in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_daemon_whose_log_has_lost_its_reader(tmp_path: Path, number: int) -> None:
+    """As of ``omlxd serve 2>&1 | tee log``, where Ctrl-C ends tee first."""
+    reader, writer = os.pipe()
+    daemon = DaemonProcess(tmp_path)
+    daemon.spawn(output=writer)
+    os.close(writer)
+    try:
+        daemon.until(lambda: daemon.instance() is not None, "it did not listen")
+        os.close(reader)
+        daemon.until(lambda: daemon.answers("/ready"), "it did not become ready")
+        daemon.signal(number)
+        assert daemon.wait() == 0
+    finally:
+        daemon.stop()
 
 
 def test_sigterm_with_nothing_to_do_exits_0_at_once(make_daemon: MakeDaemon, tiny: Path) -> None:

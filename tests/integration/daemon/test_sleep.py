@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.integration.daemon.test_life import EOS_OFF, Stream, chat
-from tests.support.daemon import DaemonProcess, link_models
+from tests.support.daemon import DaemonProcess, link_models, link_or_copy
 
 NIGHT = 10 * 3600
 
@@ -47,7 +47,7 @@ def sleepy(tmp_path: Path, tiny: Path, second_tiny: Path) -> Iterator[SleepyDaem
     other = home / "models/other"
     other.mkdir()
     for file in second_tiny.iterdir():
-        os.link(file, other / file.name)
+        link_or_copy(file, other / file.name)
     with SleepyDaemon(home, tmp_path / "slept") as daemon:
         yield daemon
         assert daemon.stop() == 0

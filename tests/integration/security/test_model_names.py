@@ -1,14 +1,13 @@
 """Odd model ids: refused on every route that takes one, without a file opened for them."""
 
 import json
-import os
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 import pytest
 
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, link_or_copy
 from tests.support.raw_http import exchange, request
 
 ODD = [
@@ -65,7 +64,7 @@ def trap(daemon: DaemonProcess, tiny: Path) -> Path:
     beside.mkdir()
     for file in tiny.iterdir():
         if file.is_file():
-            os.link(file, beside / file.name)
+            link_or_copy(file, beside / file.name)
     return beside
 
 

@@ -1,0 +1,51 @@
+"""The daemon's log to a stream that fails."""
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from omlxd.config.options import LogOptions
+from omlxd.daemon.logs import configure
+
+
+class BrokenStream(io.TextIOBase):
+    """As stderr after its reader has left, until it is mended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = True
+        self.written = ""
+
+    def write(self, text: str) -> int:
+        if self.broken:
+            raise BrokenPipeError(32, "Broken pipe")
+        self.written += text
+        return len(text)
+
+    def flush(self) -> None:
+        if self.broken:
+            raise OSError(28, "No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level, before = root.handlers, root.level, structlog.get_config()
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.configure(**before)
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = BrokenStream()
+    monkeypatch.setattr("sys.stderr", stream)
+    configure(LogOptions())
+    structlog.get_logger("omlxd").info("lost")
+    logging.getLogger("library").warning("lost too")
+    stream.broken = False
+    structlog.get_logger("omlxd").info("kept")
+    assert "kept" in stream.written
+    assert "lost" not in stream.written
