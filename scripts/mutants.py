@@ -103,6 +103,7 @@ MUTANTS = (
     # look
     Mutant("each tick of a burst counts", "look", "now - state.counted_at >= BURST", "now > state.counted_at"),
     Mutant("the target moves during a tick", "look", "tick = replace(tick, leaving=", "tick = replace(tick, target=ceilings.soft, leaving="),
+    Mutant("host counters age during a tick", "look", "now if state.tick is None else state.tick.began", "now"),
     Mutant("an unload in flight frees nothing", "look", "freeing = sum(", "freeing = 0 * sum("),
     Mutant("an unload in flight is forgotten", "look", "leaving=tick.leaving | in_flight", "leaving=tick.leaving"),
     Mutant("polls over the ceiling never end", "look", "int(tick.counted) if over else 0", "int(tick.counted)"),

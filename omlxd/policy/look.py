@@ -39,6 +39,8 @@ class Snapshot:
 class TickState:
     """What this tick has already found and tried."""
 
+    began: float
+    """Time of its first look; the host counters of the whole tick are as old as they were then."""
     counted: bool
     """Far enough from the tick before it to count for the counters."""
     target: int | None
@@ -121,11 +123,12 @@ def take_look(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Loo
     """Measure once; every rule of this look reads the same numbers."""
     now = snapshot.now
     usage, release = measure_usage(snapshot.reading, snapshot.sample, state.release, now)
+    began = now if state.tick is None else state.tick.began
     ceilings, dynamic = compute_ceilings(
-        snapshot.reading, policy, state.dynamic, snapshot.hot_cache, now
+        snapshot.reading, policy, state.dynamic, snapshot.hot_cache, began
     )
     counted = state.counted_at is None or now - state.counted_at >= BURST
-    tick = state.tick or TickState(counted, ceilings.soft)
+    tick = state.tick or TickState(now, counted, ceilings.soft)
     outcomes = outcomes_of(tick.asked, snapshot.outcomes, policy.enforce)
     in_flight = {
         done.action.model_id

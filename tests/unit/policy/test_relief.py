@@ -17,8 +17,9 @@ from omlxd.policy.actions import (
 )
 from omlxd.policy.ceiling import HotCache
 from omlxd.policy.pressure import Level
-from omlxd.policy.readings import AllocatorSample, OsPressure
+from omlxd.policy.readings import AllocatorSample, OsPressure, Source
 from omlxd.policy.relief import Decision, GuardState, decide
+from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
 from tests.unit.policy.scene import (
     CEILING,
@@ -328,6 +329,22 @@ def test_the_target_is_the_mark_of_the_ticks_start() -> None:
     lower = replace(POLICY, custom_ceiling_bytes=CEILING // 2)
     later = snapshot(SOFT, [model("b", last_used=1.0)])
     assert decide(first.next_state, later, lower).rule == "stop_when_relieved"
+
+
+def test_the_host_counters_do_not_age_during_a_slow_tick() -> None:
+    """a second look in the same tick refreshes usage, not the host counters"""
+    policy = GuardPolicy(tier=Tier.BALANCED)
+    toy = [model("a", 2), model("b", 2, last_used=1.0), model("c", 2, last_used=2.0)]
+    free = {"total": 64 * GiB, "free": 2 * GiB}
+    first = decide(
+        GuardState(), snapshot(30 * GiB, toy, reading=reading(footprint=30 * GiB, **free)), policy
+    )
+    assert first.actions == (Unload("a", 2 * GiB),)
+    sources = {"footprint": Source("kernel", 7.0)}
+    slow = reading(footprint=28 * GiB, counted_footprint=30 * GiB, sources=sources, **free)
+    second = decide(first.next_state, snapshot(28 * GiB, toy[1:], now=7.0, reading=slow), policy)
+    assert second.ceiling == first.ceiling
+    assert (second.level, second.actions) == (Level.HARD, (Unload("b", 2 * GiB),))
 
 
 def test_at_soft_one_model_always_stays() -> None:
