@@ -12,7 +12,7 @@ from omlxd.enforcer import explain
 from omlxd.enforcer.control import GuardControl
 from omlxd.enforcer.doers import Doers
 from omlxd.enforcer.enforcer import Enforcer
-from omlxd.enforcer.eyes import HostEyes, RuntimeEyes, with_footprint
+from omlxd.enforcer.eyes import HostEyes, RuntimeEyes, with_footprints
 from omlxd.enforcer.options import WiredLimit
 from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import FIELDS, From, GuardSettings
@@ -22,7 +22,7 @@ from omlxd.host.protocol import Host
 from omlxd.policy.remedy import wired_limit_warnings
 from omlxd.policy.terms import static_term
 from omlxd.policy.tiers import Tier, clamps
-from omlxd.policy.usage import ReleaseWindow, measure_usage
+from omlxd.policy.usage import measure_usage
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.protocol import MemoryView
 from omlxd.store import DamagedFile, read_json, write_json
@@ -119,8 +119,8 @@ class Guard:
         if entry is None or not self.enforcer.running:
             return None
         around, now = self._around, self._around.clock()
-        reading = with_footprint(entry.reading, around.host.footprint(), now)
-        usage, _ = measure_usage(reading, around.runtime.latest, ReleaseWindow(), now)
+        reading = with_footprints(entry.reading, *around.host.footprints(), now)
+        usage, _ = measure_usage(reading, around.runtime.latest, self.enforcer.release, now)
         return MemoryView(
             usage=usage,
             ceilings=entry.decision.ceilings,

@@ -18,6 +18,7 @@ from omlxd.policy.pressure import activity_hint, poll_interval
 from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.relief import decide
 from omlxd.policy.remedy import binding_name
+from omlxd.policy.usage import ReleaseWindow
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,11 @@ class Enforcer:
     def latest(self) -> Entry | None:
         """The last decision; None before the first tick."""
         return self.record.last
+
+    @property
+    def release(self) -> ReleaseWindow:
+        """What the driver held of late, for whoever measures usage between two ticks."""
+        return self._state.release
 
     @property
     def interval(self) -> float:

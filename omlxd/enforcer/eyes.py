@@ -125,9 +125,17 @@ class RuntimeEyes:
         )
 
 
-def with_footprint(reading: MemoryReading, footprint: int | None, now: float) -> MemoryReading:
-    """``reading`` with the own footprint of ``now``."""
+def with_footprints(
+    reading: MemoryReading, footprint: int | None, graphics: int | None, now: float
+) -> MemoryReading:
+    """``reading`` with the own footprint of ``now`` and the graphics part of that instant."""
     if footprint is None:
         return reading
-    sources = {**reading.sources, "footprint": Source("own footprint", now)}
-    return replace(reading, footprint=footprint, sources=MappingProxyType(sources))
+    source = Source("own footprint", now)
+    sources = {**reading.sources, "footprint": source, "graphics_footprint": source}
+    return replace(
+        reading,
+        footprint=footprint,
+        graphics_footprint=graphics,
+        sources=MappingProxyType(sources),
+    )

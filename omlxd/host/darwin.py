@@ -96,6 +96,10 @@ class DarwinHost:
     def footprint(self) -> int | None:
         return self._own_footprint().total
 
+    def footprints(self) -> tuple[int | None, int | None]:
+        own = self._own_footprint()
+        return own.total, own.graphics
+
     def total_memory(self) -> int:
         return self._installed() or physical_memory()
 

@@ -58,6 +58,9 @@ class LinuxHost:
         device = self._runtime.device()
         return self._resident() if device is None else device.used
 
+    def footprints(self) -> tuple[int | None, int | None]:
+        return self.footprint(), None
+
     def total_memory(self) -> int:
         device = self._runtime.device()
         if device is not None:

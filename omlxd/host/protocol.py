@@ -39,7 +39,7 @@ class RuntimeMemory:
 class Host(Protocol):
     """One caller at a time, in a thread: methods may block for some milliseconds.
 
-    ``footprint`` alone is called beside the others, from the event loop.
+    ``footprint`` and ``footprints`` are called beside the others, from the event loop.
     """
 
     @property
@@ -55,6 +55,9 @@ class Host(Protocol):
 
     def footprint(self) -> int | None:
         """The own footprint alone, now, as in a reading; a call of microseconds."""
+
+    def footprints(self) -> tuple[int | None, int | None]:
+        """The same, and the graphics part of it at that instant."""
 
     def total_memory(self) -> int:
         """Bytes of the guarded domain: RAM, a lower cgroup limit, or the device's memory."""

@@ -33,6 +33,10 @@ class FakeMachine:
     def __init__(self, policy: GuardPolicy = CUSTOM) -> None:
         self.now = 100.0
         self.used = GiB
+        self.graphics: int | None = None
+        self.active: int | None = None
+        """None: as ``used``."""
+        self.pool = 0
         self.total = 64 * GiB
         self.kernel_limit: int | None = 0
         self.open = 0
@@ -56,11 +60,21 @@ class FakeMachine:
     def read(self, now: float) -> MemoryReading:
         free = 40 * GiB
         return MemoryReading(
-            now, self.total, footprint=self.used, free=free, inactive=0, active=0, external=0
+            now,
+            self.total,
+            footprint=self.used,
+            graphics_footprint=self.graphics,
+            free=free,
+            inactive=0,
+            active=0,
+            external=0,
         )
 
     def footprint(self) -> int | None:
         return self.used
+
+    def footprints(self) -> tuple[int | None, int | None]:
+        return self.used, self.graphics
 
     def total_memory(self) -> int:
         return self.total
@@ -75,7 +89,8 @@ class FakeMachine:
 
     @property
     def latest_sample(self) -> AllocatorSample:
-        return AllocatorSample(self.now, self.used, 0, self.used)
+        active = self.used if self.active is None else self.active
+        return AllocatorSample(self.now, active, self.pool, self.used)
 
     async def sample(self) -> AllocatorSample:
         return self.latest_sample
@@ -159,6 +174,25 @@ async def test_admission_of_loads_sees_usage_as_it_is_now(machine: FakeMachine) 
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert machine.guard.memory() is None
+
+
+async def test_a_load_is_not_held_up_by_what_the_driver_still_holds(machine: FakeMachine) -> None:
+    """Usage = max(MLX active, own footprint - graphics memory that MLX has already freed but the
+    driver still holds)."""
+    machine.used, machine.graphics = 9 * GiB, 8 * GiB
+    machine.active, machine.pool = 2 * GiB, 6 * GiB
+    task = await running(machine)
+    machine.now += 0.5
+    machine.pool = 0
+    memory = machine.guard.memory()
+    assert memory is not None
+    assert memory.usage.bytes == 3 * GiB
+    # The driver lets go: footprint and graphics fall together, and nothing is taken off twice.
+    machine.used, machine.graphics = 3 * GiB, 2 * GiB
+    memory = machine.guard.memory()
+    assert memory is not None
+    assert memory.usage.bytes == 3 * GiB
+    task.cancel()
 
 
 async def test_paused_requests_end_at_their_deadline_and_say_why(machine: FakeMachine) -> None:

@@ -1,5 +1,6 @@
 """What the doctor says of memory, port, reach, daemon and guard."""
 
+import errno
 import socket
 from dataclasses import replace
 
@@ -55,6 +56,9 @@ class StillHost:
 
     def footprint(self) -> int | None:
         return self._reading.footprint
+
+    def footprints(self) -> tuple[int | None, int | None]:
+        return self._reading.footprint, self._reading.graphics_footprint
 
     def total_memory(self) -> int:
         return self._reading.total
@@ -126,15 +130,18 @@ def test_a_port_is_free_ours_or_taken_by_somebody_named() -> None:
     assert port_of(0, None) is Verdict.OK
     assert port_of(8484, RUNNING, OSError("in use")) is Verdict.OK
     assert port_of(9999, RUNNING) is Verdict.WARN
-    assert port_of(8484, None, OSError(98, "Address in use")) is Verdict.FAIL
+    assert port_of(8484, None, OSError(errno.EADDRINUSE, "Address in use")) is Verdict.FAIL
     taken = check_port(
         "127.0.0.1",
         8484,
         None,
-        bind=lambda *_: OSError(98, "Address in use"),
+        bind=lambda *_: OSError(errno.EADDRINUSE, "Address in use"),
         holder=lambda *_: "nginx (pid 7)",
     )
     assert "nginx (pid 7)" in taken.text
+    nowhere = OSError(errno.EADDRNOTAVAIL, "No such address here")
+    bad = check_port("10.0.0.1", 1, None, bind=lambda *_: nowhere, holder=lambda *_: "nginx")
+    assert (bad.verdict, "held by" in bad.text) == (Verdict.FAIL, False)
     assert port_of(8484, None, socket.gaierror(-2, "unknown")) is Verdict.FAIL
 
 

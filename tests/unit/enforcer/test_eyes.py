@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from omlxd.backend.protocol import BackendInfo
-from omlxd.enforcer.eyes import HostEyes, RuntimeEyes, with_footprint
+from omlxd.enforcer.eyes import HostEyes, RuntimeEyes, with_footprints
 from omlxd.errors import ShuttingDown
 from omlxd.host.clock import SleepWatch
 from omlxd.host.protocol import RuntimeMemory
@@ -26,6 +26,9 @@ class Host:
 
     def footprint(self) -> int | None:
         return GiB
+
+    def footprints(self) -> tuple[int | None, int | None]:
+        return GiB, None
 
     def total_memory(self) -> int:
         return 64 * GiB
@@ -163,8 +166,8 @@ def test_a_device_with_its_own_memory_is_the_guarded_domain() -> None:
 
 
 def test_a_reading_can_have_the_footprint_of_this_moment() -> None:
-    old = MemoryReading(1.0, 64 * GiB, footprint=2 * GiB)
-    new = with_footprint(old, GiB, 9.0)
-    assert new.footprint == GiB
+    old = MemoryReading(1.0, 64 * GiB, footprint=2 * GiB, graphics_footprint=GiB)
+    new = with_footprints(old, GiB, None, 9.0)
+    assert (new.footprint, new.graphics_footprint) == (GiB, None)
     assert new.sources["footprint"].taken_at == 9.0
-    assert with_footprint(old, None, 9.0) is old
+    assert with_footprints(old, None, None, 9.0) is old

@@ -286,6 +286,12 @@ def test_a_kernel_without_the_fourth_rusage_flavor_is_asked_for_the_first(
     assert reading.degraded == ()
 
 
+def test_footprint_and_graphics_are_read_together_between_two_readings(
+    kernel: StandInKernel,
+) -> None:
+    assert mac(kernel).footprints() == (6 * GiB, 5 * GiB)
+
+
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ESRCH])
 def test_without_rusage_the_footprint_is_that_of_task_info(
     kernel: StandInKernel, code: int

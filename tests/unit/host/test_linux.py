@@ -277,6 +277,7 @@ def test_an_unreadable_footprint_is_unknown(root: Path, line: str) -> None:
 def test_a_process_without_swap_line_has_none_swapped(root: Path) -> None:
     write(root, {"proc/self/status": "RssAnon: 7 kB\n"})
     assert linux(root).read(7.0).footprint == 7 * KiB
+    assert linux(root).footprints() == (7 * KiB, None)
 
 
 # ---- a CUDA device as the guarded domain --------------------------------------------------------
