@@ -1,5 +1,6 @@
 """Text to tokens and back with a transformers tokenizer, safely from several threads."""
 
+import copy
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,7 +47,9 @@ class DirectCoding:
         self.joining, self._to_bytes = joining_of(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # As a batch: the call for one text holds the interpreter until it is done.
+        (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoded.ids)
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
         return str(self._backend.decode(list(tokens), skip_special_tokens=skip_special_tokens))
@@ -63,24 +66,30 @@ class DirectCoding:
 
 
 class LockedCoding:
-    """Any transformers tokenizer, one call at a time: those in Python promise no more."""
+    """Any transformers tokenizer, one call at a time: those in Python promise no more.
+
+    Texts are encoded by one copy and tokens decoded by another, or the loop, which decodes a few
+    tokens at a time, would wait for the end of a long prompt.
+    """
 
     joining: Joining = "context"
 
     def __init__(self, wrapper: Any) -> None:
-        self._wrapper = wrapper
+        self._encoder = wrapper
+        self._encoding = threading.Lock()
+        self._decoder = copy.deepcopy(wrapper)
+        self._decoding = threading.Lock()
         self._size = len(wrapper)
-        self._lock = threading.Lock()
         self.special_tokens = frozenset(wrapper.all_special_ids)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        with self._lock:
-            return list(self._wrapper.encode(text, add_special_tokens=add_special_tokens))
+        with self._encoding:
+            return list(self._encoder.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
         known = [token for token in tokens if 0 <= token < self._size]
-        with self._lock:
-            text: str = self._wrapper.decode(
+        with self._decoding:
+            text: str = self._decoder.decode(
                 known,
                 skip_special_tokens=skip_special_tokens,
                 # It would drop spaces before punctuation that the model did write.

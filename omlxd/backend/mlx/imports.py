@@ -1,5 +1,6 @@
 """Importing the runtime without what its import does to the process."""
 
+import os
 import resource
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ def import_mlx_lm() -> None:
     Its ``utils`` lowers RLIMIT_NOFILE to (2048, 4096); a lowered hard limit cannot be raised
     again without privileges, so it must not happen in the first place.
     """
+    # One prompt at a time has nothing to share out, and a pool of threads warns at each fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with _lock, _file_limit_kept():
         import mlx_lm  # noqa: F401
 

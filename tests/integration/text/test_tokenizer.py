@@ -3,14 +3,17 @@
 import json
 import random
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm.utils import load_tokenizer as mlx_lm_tokenizer
 from tokenizers import Tokenizer as RustTokenizer
 
+from omlxd.backend.mlx.coding import LockedCoding
 from omlxd.backend.mlx.tokenizer import MlxTokenizer, load_tokenizer
 from omlxd.errors import ModelBroken, NoChatTemplate, TemplateFailed
 from omlxd.text.detokenize import Detokenizer
@@ -328,6 +331,20 @@ def test_a_folder_without_a_tokenizer_is_broken(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path / "none"))
 
 
+def test_other_threads_go_on_while_a_long_text_is_encoded(tmp_path: Path) -> None:
+    """T19. The loop is one of them: /health would not answer for as long."""
+    tokenizer = load_tokenizer(folders.write(tmp_path, folders.byte_level()))
+    gaps = []
+    with ThreadPoolExecutor(1) as pool:
+        began = last = time.perf_counter()
+        encoding = pool.submit(tokenizer.encode, ASCII * 50_000, add_special_tokens=True)
+        while not encoding.done():
+            time.sleep(0.001)
+            gaps.append(time.perf_counter() - last)
+            last += gaps[-1]
+    assert max(gaps) < (last - began) / 2
+
+
 @every_kind
 def test_many_threads_may_use_one_tokenizer(
     tmp_path: Path, build: Callable[[], RustTokenizer], joining: str, text: str
@@ -348,3 +365,20 @@ def test_many_threads_may_use_one_tokenizer(
         results = list(pool.map(work, range(200)))
     assert {(i, back == text * (1 + i)) for i, back, _ in results} == {(i, True) for i in range(3)}
     assert len({rendered for _, _, rendered in results}) == 1
+
+
+@every_kind
+def test_a_tokenizer_that_only_one_thread_may_use_is_shared_all_the_same(
+    tmp_path: Path, build: Callable[[], RustTokenizer], joining: str, text: str
+) -> None:
+    folder = folders.write(tmp_path, folders.beginning_with_bos(build()))
+    coding = LockedCoding(mlx_lm_tokenizer(Path(folder)))
+    direct = load_tokenizer(folder)
+
+    def work(_: int) -> tuple[list[int], str]:
+        tokens = coding.encode(text, add_special_tokens=True)
+        return tokens, coding.decode(tokens, skip_special_tokens=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(work, range(100)))
+    assert all(result == (direct.encode(text, add_special_tokens=True), text) for result in results)
