@@ -170,6 +170,8 @@ MUTANTS = (
     Mutant("residue refuses", "admission", "if self.evicted and self.usage.fresh:", "if False:"),
     Mutant("the pool is in a load's way", "admission", "(self.usage.bytes or 0) - (self.usage.pool or 0)", "self.usage.bytes or 0"),
     Mutant("tracked sizes are not counted", "admission", "max(kept, self.usage.active or 0, self.tracked)", "max(kept, self.usage.active or 0)"),
+    Mutant("old numbers refuse a load", "admission", "if not scene.usage.fresh and (victims or not _fits(after, ceilings)):", "if not scene.usage.fresh and victims:"),
+    Mutant("old numbers make room for a load", "admission", "if not scene.usage.fresh and (victims or not _fits(after, ceilings)):", "if not scene.usage.fresh and not _fits(after, ceilings):"),
     Mutant("a model in use is not waited for", "admission", "if _fits(after - _size(scene.may_leave), ceilings):", "if False:"),
     Mutant("a paused daemon loads", "admission", "return ceilings.enabled and not starts", "return False"),
     Mutant("an unload on its way is not waited for", "admission", "if scene.leaving:\n        return", "if False:\n        return"),

@@ -149,6 +149,9 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
         return Admit(need.bytes)
     excess = after - scene.leaving - ceilings.admission_soft + 1
     victims = choose_victims(max(excess, int(held)), scene.spare)
+    if not scene.usage.fresh and (victims or not _fits(after, ceilings)):
+        # A pool of unknown size counts as used, and nothing is refused or given up for that.
+        return Wait("the allocator's numbers are old")
     if victims and _fits(after - scene.leaving - _size(victims), ceilings):
         return EvictFirst(tuple(model.id for model in victims))
     if not victims and not scene.leaving and not held and _fits(after, ceilings):

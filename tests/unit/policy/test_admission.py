@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -299,7 +300,32 @@ def test_what_the_allocator_pools_is_not_in_the_way_of_a_load() -> None:
     assert plan_load(LoadNeed("new", 10 * GiB), scene, ceilings()) == Admit(10 * GiB)
 
 
-def test_a_pool_of_unknown_size_counts_as_used() -> None:
+@pytest.mark.parametrize("more", [{}, {"busy": True}, {"pinned": True}])
+def test_on_old_numbers_a_load_waits_and_nothing_is_refused_or_evicted(
+    more: dict[str, Any],
+) -> None:
+    """nothing is refused or aborted on the old numbers"""
     stale = Usage(bytes=CEILING - 1, active=None, pool=None, footprint=CEILING - 1)
-    scene = LoadScene((model("a", 5),), stale)
-    assert isinstance(plan_load(LoadNeed("new", 10 * GiB), scene, ceilings()), Refuse)
+    scene = LoadScene((model("a", 5, **more),), stale)
+    need = LoadNeed("new", 10 * GiB)
+    assert plan_load(need, scene, ceilings()) == Wait("the allocator's numbers are old")
+
+
+def test_on_old_numbers_nothing_goes_for_the_sake_of_the_soft_mark() -> None:
+    """nothing is refused or aborted on the old numbers"""
+    stale = Usage(bytes=SOFT - 5 * GiB, active=None, pool=None, footprint=SOFT - 5 * GiB)
+    answer = plan_load(LoadNeed("new", 10 * GiB), LoadScene((model("a", 5),), stale), ceilings())
+    assert answer == Wait("the allocator's numbers are old")
+
+
+def test_on_old_numbers_a_load_that_fits_all_the_same_is_admitted() -> None:
+    """the footprint alone still sets the level; a pool of unknown size counts as used"""
+    stale = Usage(bytes=5 * GiB, active=None, pool=None, footprint=5 * GiB)
+    need = LoadNeed("new", 10 * GiB)
+    assert plan_load(need, LoadScene((model("a", 5),), stale), ceilings()) == Admit(10 * GiB)
+    stale = replace(stale, bytes=SOFT - 5 * GiB)
+    busy = LoadScene((model("a", 5, busy=True),), stale)
+    assert plan_load(need, busy, ceilings()) == Admit(10 * GiB)
+    too_large = plan_load(LoadNeed("new", CEILING), busy, ceilings())
+    assert isinstance(too_large, Refuse)
+    assert too_large.kind is RefusalKind.MODEL_TOO_LARGE
