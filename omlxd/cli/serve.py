@@ -2,15 +2,16 @@
 
 import argparse
 import os
+import signal
 import socket
 import sys
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from omlxd.config.load import Config
-    from omlxd.config.places import Places
-    from omlxd.errors import OmlxdError
     from omlxd.service import tenure
     from omlxd.service.single_instance import InstanceLock
 
@@ -43,27 +44,39 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.supervised:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _leave_early)
     # The port first: what is imported below takes longer than a client should be refused.
     door = _take_port(arguments)
+    try:
+        tenant, log = _prepare(arguments)
+    except Exception as error:  # noqa: BLE001 — nothing below us could record or count it
+        return _give_up(error, supervised=arguments.supervised)
 
-    from omlxd import __version__
-    from omlxd.config.load import named_places
     from omlxd.service import tenure
 
-    found = named_places(os.environ, home=arguments.home, config_file=arguments.config)
-    log = _supervised_log(found) if arguments.supervised else None
-    tenant = tenure.Tenant(
-        state=found.state,
-        logs=found.logs,
-        version=__version__,
-        interpreter=sys.executable,
-        supervised=arguments.supervised,
-    )
     try:
         return tenure.run(tenant, lambda lock: _serve(door, tenant, lock, log))
     finally:
         if isinstance(door, Door):
             door.listener.close()
+
+
+def _leave_early(number: int, frame: object) -> None:
+    """A stop before the daemon listens for one: a death by signal would be started again."""
+    raise SystemExit(0)
+
+
+def _give_up(error: Exception, *, supervised: bool) -> int:
+    """Without the data folder no start is counted, so a supervisor must not try again."""
+    from omlxd.errors import OmlxdError
+
+    if isinstance(error, OmlxdError):
+        sys.stderr.write(f"omlxd: {error}\n")
+    else:
+        traceback.print_exception(error)
+    return 0 if supervised else 78
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +87,8 @@ class Door:
     listener: socket.socket
 
 
-def _take_port(arguments: argparse.Namespace) -> "Door | OmlxdError":
-    """What stands in the way is returned: it is told by whoever supervises the run."""
-    from omlxd.config.load import load
-    from omlxd.daemon.listen import listen
-    from omlxd.errors import OmlxdError
-
+def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
+    """What stands in the way is returned: it is told, recorded and counted by the tenure."""
     named = {
         "server.host": arguments.host,
         "server.port": arguments.port,
@@ -88,31 +97,51 @@ def _take_port(arguments: argparse.Namespace) -> "Door | OmlxdError":
     }
     flags = {key: value for key, value in named.items() if value is not None}
     try:
+        from omlxd.config.load import load
+        from omlxd.daemon.listen import listen
+
         config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
         return Door(config, listen(config.server.host, config.server.port))
-    except OmlxdError as error:
+    except Exception as error:  # noqa: BLE001 — raised again by _serve, whatever it is
         return error
 
 
-def _supervised_log(found: "Places") -> TextIO:
+def _prepare(arguments: argparse.Namespace) -> "tuple[tenure.Tenant, TextIO | None]":
+    """Who runs where, and the log of a supervised run. Raises ConfigError for a bad folder."""
+    from omlxd import __version__
+    from omlxd.config.places import named_places
+    from omlxd.service import tenure
+
+    found = named_places(os.environ, home=arguments.home, config_file=arguments.config)
+    tenant = tenure.Tenant(
+        state=found.state,
+        logs=found.logs,
+        version=__version__,
+        interpreter=sys.executable,
+        supervised=arguments.supervised,
+    )
+    return tenant, _supervised_log(found.logs) if arguments.supervised else None
+
+
+def _supervised_log(folder: Path) -> TextIO:
     """The daemon's own file: what goes to stderr then is what could not be written there."""
     from omlxd.config.options import LogOptions
     from omlxd.daemon.logs import configure
     from omlxd.service.logfiles import open_log
 
     # A text stream in all but its typed ancestry.
-    log = cast(TextIO, open_log(found.logs, sys.stderr))
+    log = cast(TextIO, open_log(folder, sys.stderr))
     configure(LogOptions(), log)
     return log
 
 
 def _serve(
-    door: "Door | OmlxdError",
+    door: "Door | Exception",
     tenant: "tenure.Tenant",
     lock: "InstanceLock",
     log: TextIO | None,
 ) -> int:
-    """The daemon in its data folder. Raises ConfigError and PortTaken."""
+    """The daemon in its data folder. Raises what kept the port from being taken."""
     if not isinstance(door, Door):
         raise door
     from omlxd.daemon.doors import open_doors
@@ -133,9 +162,10 @@ def _serve(
     return serve(door.config, doors, instance_at(lock.record.instance_id, host, port), process)
 
 
-def _leave(tenant: "tenure.Tenant", lock: "InstanceLock", code: int) -> None:
-    """What unwinding would have done, for an exit that cannot wait for it."""
+def _leave(tenant: "tenure.Tenant", lock: "InstanceLock", code: int) -> int:
+    """What unwinding would have done, for an exit that cannot wait for it; the exit code."""
     from omlxd.service import tenure
 
-    tenure.note_ending(tenant, lock, code)
+    code = tenure.note_ending(tenant, lock, code)
     lock.release()
+    return code

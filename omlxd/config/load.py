@@ -11,7 +11,7 @@ from typing import Any
 from omlxd.api.options import ApiOptions
 from omlxd.backend.options import BackendOptions
 from omlxd.config.options import LogOptions, ServerOptions
-from omlxd.config.places import Places, places
+from omlxd.config.places import Places, named_places
 from omlxd.config.values import read_table
 from omlxd.enforcer.options import GuardOptions
 from omlxd.engine.options import EngineOptions
@@ -88,15 +88,6 @@ def load(
     return _build(values, found, origins)
 
 
-def named_places(
-    environ: Mapping[str, str], *, home: str | None, config_file: str | None
-) -> Places:
-    """Where everything is, by the flags and the environment."""
-    home = home or environ.get("OMLXD_HOME") or None
-    named = config_file or environ.get("OMLXD_CONFIG") or None
-    return places(Path(home) if home else None, Path(named) if named else None)
-
-
 def _build(
     values: Mapping[str, Mapping[str, Any]], found: Places, origins: Mapping[str, Origin]
 ) -> Config:
@@ -117,10 +108,10 @@ def _read_file(path: Path, *, required: bool) -> tuple[Mapping[str, Any], list[s
         return tomllib.loads(path.read_text(encoding="utf-8")), []
     except FileNotFoundError:
         return {}, [f"{path}: no such file"] if required else []
-    except (OSError, UnicodeDecodeError) as error:
-        return {}, [f"{path}: cannot be read: {error}"]
     except tomllib.TOMLDecodeError as error:
         return {}, [f"{path}: {error}"]
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, [f"{path}: cannot be read: {error}"]
 
 
 def _sections_of_file(

@@ -1,9 +1,12 @@
 """Where the daemon keeps its files: the platform's own places, or one folder for all."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
+
+from omlxd.errors import ConfigError
 
 APP = "omlxd"
 
@@ -25,10 +28,27 @@ class Places:
     logs: Path
 
 
+def named_places(
+    environ: Mapping[str, str], *, home: str | None, config_file: str | None
+) -> Places:
+    """Where everything is, by the flags and the environment. Raises ConfigError."""
+    home = home or environ.get("OMLXD_HOME") or None
+    named = config_file or environ.get("OMLXD_CONFIG") or None
+    return places(Path(home) if home else None, Path(named) if named else None)
+
+
+def absolute(path: Path) -> Path:
+    """``path`` with ``~`` replaced. Raises ConfigError when that is nobody's home."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError([f"{path}: {error}"]) from None
+
+
 def places(home: Path | None, config_file: Path | None) -> Places:
-    """All under ``home`` when given, else as the platform has them."""
+    """All under ``home`` when given, else as the platform has them. Raises ConfigError."""
     if home is not None:
-        root = home.expanduser().absolute()
+        root = absolute(home)
         found = Places(
             config_file=root / "config.toml",
             state=root / "state",
@@ -47,10 +67,4 @@ def places(home: Path | None, config_file: Path | None) -> Places:
         )
     if config_file is None:
         return found
-    return Places(
-        config_file=config_file.expanduser().absolute(),
-        state=found.state,
-        models=found.models,
-        cache=found.cache,
-        logs=found.logs,
-    )
+    return replace(found, config_file=absolute(config_file))

@@ -39,8 +39,11 @@ def read(value: Any, annotation: Any, field: Field[Any], *, text: bool) -> Any:
     kind, optional = without_none(annotation)
     if optional and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
-    result = _typed(value, kind, text=text)
-    _check_bounds(result, field.metadata)
+    try:
+        result = _typed(value, kind, text=text)
+        _check_bounds(result, field.metadata)
+    except (ValueError, OverflowError) as error:  # more digits than int or float take
+        raise BadValue(f"cannot be used: {error}") from None
     return result
 
 

@@ -1,31 +1,26 @@
 """Binds the port before anything heavy is imported, and tells who holds a taken one."""
 
 import errno
+import os
 import socket
+from typing import Any
 
 from omlxd.errors import ConfigError, PortTaken
 
 BACKLOG = 512
+PROBE = 0.1
+"""Seconds for a connection within this machine; nobody there refuses it at once."""
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""What the machine has too little of; another start may do better."""
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket. Raises PortTaken naming the holder, ConfigError for a bad address."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, UnicodeError) as error:
+        listener = bound(host, port)
+    except (socket.gaierror, ValueError) as error:
         raise ConfigError([f"server.host: {host!r} is not an address: {error}"]) from None
-    # With its protocol named: asyncio sets TCP_NODELAY only on connections that say they are TCP,
-    # and without it each answer waits 40 ms for the client's delayed acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # A port in TIME_WAIT after our own restart is free to take again.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(BACKLOG)
     except OSError as error:
-        listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(
                 f"Port {port} on {host} is taken by {holder(host, port)}. "
@@ -33,11 +28,45 @@ def listen(host: str, port: int) -> socket.socket:
                 host=host,
                 port=port,
             ) from None
-        if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
-            raise ConfigError([f"server.host, server.port: {host}:{port}: {error}"]) from None
-        raise
+        if error.errno in _PASSING:
+            raise
+        raise ConfigError([f"server.host, server.port: {host}:{port}: {error}"]) from None
     listener.setblocking(False)
     return listener
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError, and ValueError for what is no host name."""
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    if port and _answers(family, address):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    # With its protocol named: asyncio sets TCP_NODELAY only on connections that say they are TCP,
+    # and without it each answer waits 40 ms for the client's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # A port in TIME_WAIT after our own restart is free to take again.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _answers(family: int, address: tuple[Any, ...]) -> bool:
+    """Whether somebody listens there already. With SO_REUSEADDR macOS lets one address be bound
+    although another process holds all of them, and the other way round."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE)
+        try:
+            probe.connect(address)
+            # A socket that was given this very port for its own end has reached itself.
+            return bool(probe.getsockname() != probe.getpeername())
+        except OSError:
+            return False
 
 
 def holder(host: str, port: int) -> str:

@@ -139,8 +139,7 @@ class Daemon:
         log.info("stopped", code=code, died=self._died)
         if not (engine_left and http.done() and threads_left):
             self._doors.leave()
-            self._process.leaving(code)
-            os._exit(code)
+            os._exit(self._process.leaving(code))
         return code
 
     async def _within(self, limit: float, part: str, work: Coroutine[Any, Any, None]) -> None:

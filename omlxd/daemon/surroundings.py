@@ -15,8 +15,9 @@ class Wakefulness(Protocol):
     def close(self) -> None: ...
 
 
-def _nobody(code: int) -> None:
+def _nobody(code: int) -> int:
     """Nobody has to know."""
+    return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,10 @@ class Process:
     """Attributes:
     log: where the log goes; None is stderr.
     awake: None where nothing keeps the machine awake.
-    leaving: called with the exit code before the process ends without unwinding.
+    leaving: called with the exit code before the process ends without unwinding; gives the
+        one to end with.
     """
 
     log: TextIO | None = None
     awake: Wakefulness | None = None
-    leaving: Callable[[int], None] = _nobody
+    leaving: Callable[[int], int] = _nobody

@@ -1,28 +1,24 @@
 """Checks the port and the daemon behind it."""
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from omlxd.daemon.listen import bound
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.service.health import Health, Healthy
 from omlxd.service.single_instance import InstanceRecord
 
-Bindable = Callable[[str, int], OSError | None]
+Bindable = Callable[[str, int], OSError | ValueError | None]
 """Host and port -> why they cannot be bound; None when they can."""
 
 
-def try_bind(host: str, port: int) -> OSError | None:
+def try_bind(host: str, port: int) -> OSError | ValueError | None:
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
-    except OSError as error:
+        bound(host, port).close()
+    except (OSError, ValueError) as error:
         return error
     return None
 
@@ -49,13 +45,13 @@ def check_port(
     error = bind(host, port)
     if error is None:
         return ok("port", f"{port} is free")
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, socket.gaierror | ValueError):
         return fail("port", f"server.host {host!r} is not an address", "set it to 127.0.0.1")
-    return fail(
-        "port",
-        f"{port} cannot be used: {error.strerror or error}; it is held by {holder(host, port)}",
-        "stop that process, or set server.port",
-    )
+    text = f"{port} on {host} cannot be used: {error.strerror or error}"
+    if error.errno != errno.EADDRINUSE:
+        return fail("port", text, "set server.host to 127.0.0.1, or another server.port")
+    held = f"{text}; it is held by {holder(host, port)}"
+    return fail("port", held, "stop that process, or set server.port")
 
 
 def check_reach(host: str, *, any_key: bool) -> Finding:

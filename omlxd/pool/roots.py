@@ -3,14 +3,22 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from omlxd.errors import ConfigError
+
 
 def model_roots(
     dirs: Sequence[str] | None, own: Path, environ: Mapping[str, str]
 ) -> tuple[Path, ...]:
-    """The configured ``dirs``, else our ``own`` folder and Hugging Face's cache."""
-    if dirs is not None:
-        return tuple(Path(name).expanduser().absolute() for name in dirs)
-    return own, hub_cache(environ)
+    """The configured ``dirs``, else our ``own`` folder and Hugging Face's cache.
+
+    Raises ConfigError for the home (``~``) of nobody.
+    """
+    try:
+        if dirs is not None:
+            return tuple(Path(name).expanduser().absolute() for name in dirs)
+        return own, hub_cache(environ)
+    except RuntimeError as error:
+        raise ConfigError([f"models.dirs: {error}"]) from None
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:

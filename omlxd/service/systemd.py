@@ -7,10 +7,12 @@ from omlxd.errors import ServiceFailed
 from omlxd.service.job import JobSpec, arguments, check
 from omlxd.service.launchctl import Run, run_process
 from omlxd.service.names import EXIT_TIMEOUT, UNIT
-from omlxd.service.restarts import MOST_STARTS, WITHIN
+from omlxd.service.restarts import MOST_STARTS
 from omlxd.service.supervisor import JobView
 
 DOMAIN = "systemd"
+FAST_WITHIN = 300.0
+"""Seconds in which systemd itself counts starts; slower loops are ended by our own count."""
 LIMIT = EXIT_TIMEOUT + 15.0
 LINGER = (
     "A user unit runs while the account has a session. To start it at boot and keep it after "
@@ -27,7 +29,7 @@ def render(job: JobSpec) -> bytes:
     lines = [
         "[Unit]",
         "Description=omlxd, a server of local language models",
-        f"StartLimitIntervalSec={WITHIN:.0f}",
+        f"StartLimitIntervalSec={FAST_WITHIN:.0f}",
         f"StartLimitBurst={MOST_STARTS}",
         "",
         "[Service]",

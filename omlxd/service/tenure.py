@@ -66,10 +66,14 @@ def run(tenant: Tenant, body: Body) -> int:
 def _live(tenant: Tenant, body: Body, lock: InstanceLock, who: Leaving) -> int:
     try:
         code = body(lock)
+    except SystemExit as left:
+        if left.code == ExitCode.STOPPED:
+            note_ending(tenant, lock, ExitCode.STOPPED)
+        raise
     except Exception as error:
         if not isinstance(error, OmlxdError):
             log.critical("daemon_failed", exc_info=error)
-        return _end(tenant, error, who)
+        return _worth_a_try(tenant, lock, _end(tenant, error, who))
     return note_ending(tenant, lock, code)
 
 
@@ -78,7 +82,18 @@ def note_ending(tenant: Tenant, lock: InstanceLock, code: int) -> int:
     who = Leaving(os.getpid(), lock.record.instance_id, tenant.supervised)
     if code == ExitCode.STOPPED:
         return last_exit.conclude(tenant.state, None, who, now=time.time())
-    return last_exit.record(tenant.state, Ending.BROKEN, None, who, now=time.time())
+    code = last_exit.record(tenant.state, Ending.BROKEN, None, who, now=time.time())
+    return _worth_a_try(tenant, lock, code)
+
+
+def _worth_a_try(tenant: Tenant, lock: InstanceLock, code: int) -> int:
+    """``code``, unless it asks for a restart that nobody would count: that never ended."""
+    counted = restarts.is_counted(tenant.state, lock.record.started_at)
+    if code != ExitCode.RESTART or not tenant.supervised or counted:
+        return code
+    log.error("not_restarted", reason="the start could not be counted", folder=str(tenant.state))
+    _say(f"it stays down: {tenant.state} cannot be written, so a restart loop would not be seen")
+    return ExitCode.STOPPED
 
 
 def _end(tenant: Tenant, error: Exception, who: Leaving) -> int:
@@ -92,8 +107,9 @@ def _stop_looping(tenant: Tenant, who: Leaving) -> int:
     before = last_exit.read(tenant.state)
     why = before.message if before is not None and before.message else "see the log"
     error = OmlxdError(
-        f"started more than {restarts.MOST_STARTS} times within {restarts.WITHIN:.0f} s, "
-        f"so it stays down until `omlxd service start`. The last time: {why}"
+        f"started {restarts.MOST_STARTS} times in a row and lived less than "
+        f"{restarts.SHORT_LIFE / 60:.0f} minutes each time, so it stays down "
+        f"until `omlxd service start`. The last time: {why}"
     )
     _say(str(error))
     return last_exit.record(tenant.state, Ending.LOOPING, error, who, now=time.time())

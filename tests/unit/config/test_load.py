@@ -87,3 +87,35 @@ def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
 def test_other_variables_of_the_prefix_are_left_alone(tmp_path: Path) -> None:
     config = load({"log.level": "debug"}, {"OMLXD_VENV": "x"}, home=str(tmp_path))
     assert config.log.level is LogLevel.DEBUG
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[server]\nport = " + "9" * 5000, id="more digits than Python reads"),
+        pytest.param("x = " + "[" * 20_000 + "]" * 20_000, id="deeper than Python goes"),
+        pytest.param("[server]\ndrain_limit = 1" + "0" * 400, id="beyond what a float holds"),
+        pytest.param("[server]\nport = 1" + "0" * 400, id="beyond every port"),
+        pytest.param('[guard]\ncustom_ceiling = "1' + "0" * 400 + '"', id="beyond every size"),
+        pytest.param("[guard]\ncustom_ceiling = 1" + "0" * 400, id="beyond every number of bytes"),
+        pytest.param("\0", id="no text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_mistake_and_no_crash(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"config\.toml"):
+        load({}, {}, home=write(tmp_path, text))
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "²", "1" + "0" * 400])
+@pytest.mark.parametrize("name", ["SERVER_PORT", "SERVER_DRAIN_LIMIT", "GUARD_CUSTOM_CEILING"])
+def test_a_variable_that_is_no_number_is_a_mistake_and_no_crash(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"OMLXD_{name}"):
+        load({}, {f"OMLXD_{name}": value}, home=str(tmp_path))
+
+
+def test_a_home_of_nobody_is_a_mistake() -> None:
+    for given in ({"home": "~no_such_user/x"}, {"config_file": "~no_such_user/x.toml"}):
+        with pytest.raises(ConfigError, match="~no_such_user"):
+            load({}, {}, **given)

@@ -1,0 +1,136 @@
+"""What goes wrong before the daemon is one: said, recorded, counted, and never started for ever."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlxd.daemon.listen import listen
+from omlxd.doctor.finding import Verdict
+from omlxd.doctor.network import check_port
+from omlxd.errors import PortTaken
+from omlxd.service.restarts import MOST_STARTS
+from tests.integration.service.conftest import REPOSITORY
+
+START = "import os, sys; {fault}; from omlxd.cli.main import run; sys.exit(run(sys.argv[1:]))"
+KILL_SELF = "os.kill(os.getpid(), {number})"
+
+
+def serve(
+    home: Path, *words: str, fault: str = "pass", supervised: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """``omlxd serve`` in a Python in which ``fault`` is done first."""
+    arguments = ["--home", str(home), "--port", "0", *words]
+    if supervised:
+        arguments.append("--supervised")
+    return subprocess.run(
+        [sys.executable, "-c", START.format(fault=fault), "serve", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def recorded(home: Path) -> Any:
+    return json.loads((home / "state" / "last_exit.json").read_text())
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        pytest.param("", "fe80::1", id="an address of no interface"),
+        pytest.param("", "203.0.113.1", id="somebody else's address"),
+        pytest.param("", "not a host", id="no address"),
+        pytest.param("[server]\nmax_connections = " + "9" * 5000, "127.0.0.1", id="long number"),
+        pytest.param("x = " + "[" * 20_000 + "]" * 20_000, "127.0.0.1", id="deep nesting"),
+    ],
+)
+def test_a_mistake_that_stays_is_one_line_and_recorded(
+    tmp_path: Path, text: str, host: str, supervised: bool
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    ended = serve(tmp_path, "--host", host, supervised=supervised)
+    assert ended.returncode == (0 if supervised else 78), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert recorded(tmp_path)["ending"] == "config"
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_home_of_nobody_ends_it_for_good(tmp_path: Path, supervised: bool) -> None:
+    ended = serve(tmp_path, "--home", "~no_such_user/x", supervised=supervised)
+    assert ended.returncode == (0 if supervised else 78)
+    assert ended.stderr.startswith("omlxd: ~no_such_user/x: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("module", ["omlxd.config.load", "omlxd.daemon.listen", "omlxd.engine"])
+def test_a_broken_installation_is_counted_like_any_fault(tmp_path: Path, module: str) -> None:
+    fault = f"sys.modules[{module!r}] = None"
+    codes = [serve(tmp_path, fault=fault).returncode for _ in range(MOST_STARTS + 1)]
+    assert codes == [75] * MOST_STARTS + [0]
+    said = recorded(tmp_path)
+    assert said["ending"] == "looping"
+    assert module in said["message"]
+
+
+def test_an_installation_that_cannot_even_count_ends_it_for_good(tmp_path: Path) -> None:
+    ended = serve(tmp_path, fault="sys.modules['omlxd.service.tenure'] = None")
+    assert ended.returncode == 0
+    assert "ModuleNotFoundError" in ended.stderr
+
+
+def test_a_fault_that_cannot_be_counted_is_not_tried_again(tmp_path: Path) -> None:
+    fault = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+        "sys.modules['omlxd.engine'] = None"
+    )
+    ended = serve(tmp_path, fault=fault)
+    assert ended.returncode == 0, ended.stderr
+    assert "cannot be written" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("place", ["omlxd.config.load.load", "omlxd.daemon.doors.open_doors"])
+def test_a_stop_early_in_a_supervised_start_is_a_clean_one(
+    tmp_path: Path, place: str, number: signal.Signals
+) -> None:
+    """Else launchd would start again what somebody has just stopped."""
+    module, _, function = place.rpartition(".")
+    kill = f"lambda *_, **__: {KILL_SELF.format(number=int(number))}"
+    ended = serve(tmp_path, fault=f"import {module} as m; m.{function} = {kill}")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    assert not (tmp_path / "state" / "instance.json").exists()
+    if place.endswith("open_doors"):
+        assert recorded(tmp_path)["ending"] == "stopped"
+        assert not (tmp_path / "state" / "starts.json").exists()
+
+
+class Obliging(socket.socket):
+    """As on macOS: with SO_REUSEADDR a port can be bound that another address of it has."""
+
+    def bind(self, address: Any) -> None:
+        super().bind((address[0], 0))
+
+
+@pytest.mark.parametrize(("held", "wanted"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0")])
+def test_t65_a_port_that_somebody_answers_on_is_taken_even_where_it_could_be_bound(
+    monkeypatch: pytest.MonkeyPatch, held: str, wanted: str
+) -> None:
+    with socket.create_server((held, 0)) as holder:
+        port = holder.getsockname()[1]
+        monkeypatch.setattr(socket, "socket", Obliging)
+        with pytest.raises(PortTaken, match=str(port)):
+            listen(wanted, port)
+        found = check_port(wanted, port, None, holder=lambda *_: "somebody")
+        assert found.verdict is Verdict.FAIL
+        assert "held by somebody" in found.text
