@@ -3,6 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from omlxd.text.protocol import Tokenizer
+
+
+def stop_ids(tokenizer: Tokenizer, stops: Sequence[str]) -> frozenset[int]:
+    """The special tokens that ``stops`` name: they have no text to be found in."""
+    names = {stop.encode(errors="replace") for stop in stops}
+    if not names:
+        return frozenset()
+    return frozenset(t for t in tokenizer.special_tokens if tokenizer.token_bytes(t) in names)
+
 
 @dataclass(frozen=True, slots=True)
 class Passed:

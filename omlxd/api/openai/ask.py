@@ -11,6 +11,7 @@ from omlxd.errors import ContextLengthExceeded, InvalidRequest
 from omlxd.pool.catalog import CatalogModel, ModelKind
 from omlxd.pool.options import ModelSettings
 from omlxd.text.protocol import Tokenizer
+from omlxd.text.stops import stop_ids
 
 UNKNOWN_CONTEXT_ANSWER: Final = 8192
 """Longest answer by default where neither a limit nor the model's context is known."""
@@ -69,6 +70,7 @@ def make_ask(services: Services, request_id: str, body: GenerationFields, asked:
         or services.options.default_max_tokens
     )
     context = services.pool.context_length(model_id)
+    stop_tokens = asked.tokenizer.stop_tokens | stop_ids(asked.tokenizer, body.stops)
     several = len(asked.prompts) > 1
     sequences = tuple(
         SequenceSpec(
@@ -76,7 +78,7 @@ def make_ask(services: Services, request_id: str, body: GenerationFields, asked:
             prompt=tuple(prompt),
             max_tokens=answer_length(wanted, context, len(prompt), asked.param),
             sampling=sampling,
-            stop_tokens=asked.tokenizer.stop_tokens,
+            stop_tokens=stop_tokens,
             top_logprobs=asked.top_logprobs,
         )
         for index, prompt in enumerate(asked.prompts)

@@ -231,3 +231,20 @@ def test_stop_strings_end_the_answer_and_are_not_part_of_it(client: OpenAI) -> N
     ).choices[0]
     assert stopped.finish_reason == "stop"
     assert stopped.text == whole.text[: whole.text.index("5")]
+
+
+def test_a_special_token_may_be_a_stop_string(client: OpenAI) -> None:
+    """T38. The model is made to write one that would not end its answer."""
+    im_start = "1"
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=8,
+        stop=["<|im_start|>"],
+        logit_bias={im_start: 100},
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert not answer.choices[0].message.content
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 1

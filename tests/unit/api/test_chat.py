@@ -115,6 +115,15 @@ async def test_a_length_finish_keeps_its_last_token(world: World) -> None:
     assert answer["usage"]["completion_tokens"] == 3
 
 
+async def test_a_stop_string_may_name_a_special_token(world: World) -> None:
+    """Clients stop at ``<|im_end|>``, also where the model does not end its answers with it."""
+    world.pool.tokenizer_made.stop_tokens = frozenset()
+    await ask(world, stop=["<eos>"]).end()
+    assert world.pool.generations[-1].spec.stop_tokens == {256}
+    await ask(world, stop=["eos"]).end()
+    assert world.pool.generations[-1].spec.stop_tokens == frozenset()
+
+
 async def test_a_stop_string_ends_the_answer_and_cancels_the_rest(world: World) -> None:
     world.pool.scripts.append([Say("one\n\nUsage\n\nUser: two"), Wait()])
     answer = (await ask(world, stop="\n\nUser:").end()).json

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from omlxd.text.stops import Passed, StopStrings
-from tests.support.tokenizers import cut
+from omlxd.text.stops import Passed, StopStrings, stop_ids
+from tests.support.tokenizers import EOS, PieceTokenizer, cut
 
 
 def stream(stops: list[str], pieces: list[str]) -> tuple[list[str], str | None]:
@@ -105,6 +105,14 @@ def test_without_stop_strings_nothing_is_held() -> None:
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         StopStrings(["a", ""])
+
+
+def test_a_stop_string_that_names_a_special_token_stops_at_its_id() -> None:
+    tokenizer = PieceTokenizer()
+    assert stop_ids(tokenizer, ["</s>", "s"]) == {EOS}
+    assert stop_ids(tokenizer, ["</s", "</s>."]) == frozenset()
+    assert stop_ids(tokenizer, ["\ud800"]) == frozenset()
+    assert stop_ids(tokenizer, []) == frozenset()
 
 
 def test_a_long_repetitive_stop_string_costs_linear_time() -> None:
