@@ -78,9 +78,12 @@ class LoadScene:
 
     @property
     def may_leave(self) -> tuple[ModelView, ...]:
-        """Loaded, unpinned models, those in use after the idle ones, each coldest first."""
+        """Loaded, unpinned models, those in use after the idle ones, each coldest first.
+
+        What was asked to leave stays the first choice, or ever more would be asked to.
+        """
         stay = [m for m in self.models if not (m.loading or m.pinned or m.unloading)]
-        return tuple(sorted(stay, key=lambda model: (model.busy, model.last_used, model.id)))
+        return tuple(sorted(stay, key=lambda m: (m.busy, not m.pending_unload, m.last_used, m.id)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,25 @@
 """May this model be loaded now? Puts the question to the policy, with what is known now."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from omlxd.policy.admission import Admit, LoadNeed, LoadPlan, LoadScene, Wait, plan_load
 from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
 from omlxd.pool.entry import Queued
 from omlxd.pool.estimate import beside_weights, load_need
+from omlxd.pool.failures import memory_facts
 from omlxd.pool.fit import Fit, TierFit, fits
 from omlxd.pool.protocol import MemoryView, PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.sizes import SizeBook
-from omlxd.pool.view import view_for_load
+from omlxd.pool.view import view
 
 RECENT = 2.0
 """Seconds since the guard looked; a load is judged by nothing older."""
 LOOK_LIMIT = 3.0
 """Seconds in line after which it is judged by what there is, should the guard fail to look."""
-
-Admission = Callable[[ModelRecord, Sequence[ModelRecord], int], LoadPlan]
-"""(the model, all models, bytes promised and not allocated yet) -> what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,10 @@ class MemoryAdmission:
     def __call__(
         self, record: ModelRecord, records: Sequence[ModelRecord], promised: int
     ) -> LoadPlan:
-        """Where nothing is known of the machine's memory every load is admitted."""
+        """What to do about a load; ``promised`` bytes are not allocated yet.
+
+        Where nothing is known of the machine's memory every load is admitted.
+        """
         need = load_need(record.model, self._sizes)
         memory = self._ports.memory()
         if memory is None:
@@ -50,6 +52,12 @@ class MemoryAdmission:
             return Wait("memory is being looked at")
         scene = self._scene(memory, records, promised)
         return plan_load(need, replace(scene, evicted=record.evicted_for), memory.ceilings)
+
+    def shortage(self, record: ModelRecord) -> Mapping[str, Any]:
+        """Why its load has to wait, in numbers; empty where nothing is known of the memory."""
+        memory = self._ports.memory()
+        need = load_need(record.model, self._sizes)
+        return {} if memory is None else memory_facts(need, memory)
 
     def preview(self, record: ModelRecord, records: Sequence[ModelRecord], ask: FitAsk) -> Fit:
         """What admission would say to the model with so much work, under each tier."""
@@ -90,7 +98,7 @@ class MemoryAdmission:
         self, memory: MemoryView, records: Sequence[ModelRecord], promised: int
     ) -> LoadScene:
         engine = self._ports.engine
-        views = (view_for_load(other, engine.view(other.id)) for other in records)
+        views = (view(other, engine.view(other.id)) for other in records)
         return LoadScene(
             models=tuple(seen for seen in views if seen is not None),
             usage=memory.usage,

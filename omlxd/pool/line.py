@@ -1,9 +1,10 @@
-"""Who is next: the order of the models that wait for memory, and when patience ends."""
+"""Who is next: the order of the models that wait for memory, and who must make room for them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from omlxd.pool.entry import Draining, Failed, Loading, Queued
+from omlxd.pool.entry import Draining, Failed, Loading, Queued, Ready
 from omlxd.pool.record import ModelRecord
 
 
@@ -28,6 +29,38 @@ def patience_ends(waiting: ModelRecord, resident: ModelRecord, drain_after: floa
     """
     since = waiting.waiting[0].since if waiting.waiting else math.inf
     return max(since, resident.ready_at) + drain_after
+
+
+@dataclass(frozen=True, slots=True)
+class MakingRoom:
+    """Models to ask to leave now, when to ask again, and what is waited for."""
+
+    drain: tuple[ModelRecord, ...]
+    again_at: float
+    reason: str
+
+
+def making_room(
+    head: ModelRecord, victims: Sequence[ModelRecord], drain_after: float, now: float
+) -> MakingRoom:
+    """Which of ``victims`` leave now for ``head``, the first in line.
+
+    The idle ones stay while others are in use: alone they make no room.
+    """
+    in_use = [victim for victim in victims if victim.busy]
+    if not in_use:
+        idle = tuple(victim for victim in victims if isinstance(victim.state, Ready))
+        return MakingRoom(idle, math.inf, "waits for memory to come free")
+    ends = {
+        victim: patience_ends(head, victim, drain_after)
+        for victim in in_use
+        if isinstance(victim.state, Ready) and _arrival(victim) > _arrival(head)
+    }
+    return MakingRoom(
+        drain=tuple(victim for victim, end in ends.items() if end <= now),
+        again_at=min((end for end in ends.values() if end > now), default=math.inf),
+        reason=f"waits for {', '.join(victim.id for victim in in_use)}, in use",
+    )
 
 
 def next_due(records: Iterable[ModelRecord]) -> float | None:

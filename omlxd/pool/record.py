@@ -80,6 +80,8 @@ class ModelRecord:
     """The guard asked for the end of the load in progress."""
     evicted_for: bool = False
     """Others were unloaded to make room for it, so readings may still show them."""
+    makes_room_for: Waiter | None = None
+    """The request that a drain to make room is for."""
     preload: bool = False
     ticket: LoadTicket | None = None
     leases: set[Lease] = field(default_factory=set)

@@ -9,7 +9,7 @@ import structlog
 
 from omlxd.errors import OmlxdError
 from omlxd.policy.admission import Admit, EvictFirst, RefusalKind, Refuse, Wait
-from omlxd.pool.admit import Admission
+from omlxd.pool.admit import MemoryAdmission
 from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.device import Device
 from omlxd.pool.entry import (
@@ -31,7 +31,7 @@ from omlxd.pool.entry import (
 )
 from omlxd.pool.failures import pause_after, refused, told_again
 from omlxd.pool.leases import Leases
-from omlxd.pool.line import in_line, next_due, patience_ends
+from omlxd.pool.line import in_line, making_room, next_due
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord, Waiter
@@ -50,11 +50,11 @@ class Residency:
         self,
         options: PoolOptions,
         ports: PoolPorts,
-        admission: Admission,
+        admission: MemoryAdmission,
         measured: Callable[[CatalogModel, int], None],
     ) -> None:
         self.records: dict[str, ModelRecord] = {}
-        self.leases = Leases(ports)
+        self.leases = Leases(ports, admission.shortage)
         self.device = Device(
             options, ports, self._device_done, quiet=self._quiet, measured=measured
         )
@@ -132,6 +132,7 @@ class Residency:
             if self.leases.expire(record, now):
                 self._settle(record, now)
         self._patience = math.inf
+        self._keep_what_need_not_leave(now)
         self._serve_line(now)
         due = next_due(self.records.values())
         soonest = min(math.inf if due is None else due, self._patience)
@@ -188,16 +189,17 @@ class Residency:
             record.happen(GivenUp())
 
     def _drained(self, record: ModelRecord) -> None:
-        if isinstance(record.state, Draining) and not record.leases:
-            self.device.unload(record)
+        if not isinstance(record.state, Draining) or record.leases:
+            return
+        if record.state.reason is DrainReason.MAKE_ROOM:
+            for head in in_line(self.records.values())[:1]:
+                head.evicted_for = True
+        self.device.unload(record)
 
     # The line for memory
 
     def _serve_line(self, now: float) -> None:
         line = in_line(self.records.values())
-        if not line:
-            self._keep_what_need_not_leave()
-            return
         for place, record in enumerate(line):
             if not self._serve(record, now):
                 # Strictly in order: who comes later never overtakes.
@@ -253,27 +255,25 @@ class Residency:
         record.happen(LoadFailed(error, now + pause, record.failures))
 
     def _make_room(self, record: ModelRecord, victims: tuple[str, ...], now: float) -> None:
-        in_use = []
-        for victim in (self.records[name] for name in victims):
-            ends = patience_ends(record, victim, self._options.drain_after)
-            if victim.busy:
-                in_use.append(victim.id)
-            if victim.busy and ends > now:
-                self._patience = min(self._patience, ends)
-            elif isinstance(victim.state, Ready):
-                # Never cut for another's sake: the one that waits has a deadline.
-                record.evicted_for = True
-                self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
-        if in_use:
-            record.happen(Postponed(f"waits for {', '.join(in_use)}, in use"))
-        else:
-            record.happen(Postponed("waits for memory to come free"))
+        present = [self.records[name] for name in victims]
+        room = making_room(record, present, self._options.drain_after, now)
+        record.happen(Postponed(room.reason))
+        self._patience = min(self._patience, room.again_at)
+        for victim in room.drain:
+            # Never cut for another's sake: the one that waits has a deadline.
+            victim.makes_room_for = record.waiting[0] if record.waiting else None
+            self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
 
-    def _keep_what_need_not_leave(self) -> None:
+    def _keep_what_need_not_leave(self, now: float) -> None:
+        """The request that a drain was for is served or gone: the next one waits anew."""
+        first = {record.waiting[0] for record in in_line(self.records.values()) if record.waiting}
         for record in self.records.values():
             state = record.state
-            if isinstance(state, Draining) and state.reason is DrainReason.MAKE_ROOM:
+            if not isinstance(state, Draining) or state.reason is not DrainReason.MAKE_ROOM:
+                continue
+            if record.makes_room_for not in first:
                 record.happen(Kept())
+                record.ready_at = now
                 record.preload = False
                 self.leases.grant(record)
 

@@ -1,9 +1,7 @@
 """A model in memory as a decision of the policy sees it."""
 
-from dataclasses import replace
-
 from omlxd.policy.readings import ModelView
-from omlxd.pool.entry import Draining, DrainReason, Loading, Unloading
+from omlxd.pool.entry import Draining, Loading, Unloading
 from omlxd.pool.protocol import ModelActivity
 from omlxd.pool.record import ModelRecord
 
@@ -30,10 +28,3 @@ def view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
         pending_unload=isinstance(state, Draining),
         unloading=isinstance(state, Unloading),
     )
-
-
-def view_for_load(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
-    """The same for the admission of a load: what drains to make room is on its way out."""
-    seen, state = view(record, activity), record.state
-    leaving = isinstance(state, Draining) and state.reason is DrainReason.MAKE_ROOM
-    return replace(seen, unloading=True) if seen is not None and leaving else seen

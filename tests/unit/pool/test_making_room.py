@@ -1,0 +1,136 @@
+"""Models in use that must make room: whom they wait for, and when they need not leave after all."""
+
+from omlxd.errors import MemoryPressure
+from omlxd.pool.options import ModelSettings, PoolOptions
+from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
+
+ROOM = 160 * MiB
+"""For one of two models of 100 MiB."""
+
+
+def two_models(**settings: ModelSettings) -> House:
+    return House(
+        a_model("a", size=100 * MiB),
+        a_model("b", size=100 * MiB),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(drain_after=30.0, queue_deadline=300.0, settings=settings),
+    )
+
+
+async def test_one_long_answer_does_not_take_both_models_down() -> None:
+    """A request for each model comes every 100 s, the resident one answers all of its own."""
+    house = two_models()
+    stream = house.use("a", "stream")
+    await settle()
+    of_a, of_b = [], []
+    for number in range(18):
+        of_a.append(house.use("a", f"a{number}"))
+        of_b.append(house.use("b", f"b{number}"))
+        await house.time.pass_by(50)
+        for use in of_a:
+            use.leave.set()
+        await house.time.pass_by(50)
+    await house.time.pass_by(270)
+    assert [use.error for use in of_a] == [None] * 18
+    assert isinstance(of_b[0].error, MemoryPressure)
+    assert house.engine.aborts == []
+    last = house.use("b", "last")
+    await stream.done()
+    await house.time.pass_by(1)
+    assert last.lease is not None
+    for use in (*of_b[3:], last):
+        use.leave.set()
+    await settle()
+
+
+async def test_the_model_stays_when_the_request_that_it_drained_for_is_gone() -> None:
+    """Whoever waits next waits as long as the first did."""
+    house = two_models()
+    first = house.use("a", "1")
+    await settle()
+    impatient = house.use("b", "2", deadline=house.time.clock() + 40)
+    next_one = house.use("b", "3")
+    await house.time.pass_by(30)
+    assert house.state("a") == "draining"
+    late = house.use("a", "4")
+    await house.time.pass_by(10)
+    assert isinstance(impatient.error, MemoryPressure)
+    assert house.state("a") == "ready"
+    assert late.lease is not None
+    await house.time.pass_by(29)
+    assert house.state("a") == "ready"
+    await house.time.pass_by(1)
+    assert house.state("a") == "draining"
+    await first.done()
+    await late.done()
+    await settle()
+    assert next_one.lease is not None
+    await next_one.done()
+
+
+async def test_a_model_serves_those_who_came_before_the_one_it_makes_room_for() -> None:
+    """Or it would be unloaded, and loaded again for them first."""
+    house = two_models(a=ModelSettings(max_concurrent_requests=1))
+    first, second = house.use("a", "1"), house.use("a", "2")
+    await settle()
+    third = house.use("b", "3")
+    await house.time.pass_by(60)
+    assert house.state("a") == "ready"
+    await first.done()
+    await settle()
+    assert second.lease is not None
+    await house.time.pass_by(1)
+    assert house.state("a") == "draining"
+    await second.done()
+    await settle()
+    assert third.lease is not None
+    assert house.engine.loads_of("a") == 1
+    await third.done()
+
+
+async def test_an_idle_model_stays_while_one_in_use_is_in_the_way_too() -> None:
+    house = House(
+        a_model("busy", size=100 * MiB),
+        a_model("idle", size=30 * MiB),
+        a_model("b", size=130 * MiB),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(drain_after=30.0),
+    )
+    await house.pool.load("idle")
+    using = house.use("busy", "1")
+    await settle()
+    waiting = house.use("b", "2")
+    await house.time.pass_by(29)
+    assert house.status("b").detail == "waits for busy, in use"
+    assert (house.state("busy"), house.state("idle")) == ("ready", "ready")
+    await house.time.pass_by(20)
+    assert (house.state("busy"), house.state("idle")) == ("draining", "ready")
+    await using.done()
+    await settle()
+    assert house.engine.resident == {"b"}
+    assert waiting.lease is not None
+    await waiting.done()
+
+
+async def test_a_model_that_becomes_idle_makes_room_in_place_of_one_in_use() -> None:
+    house = House(
+        a_model("a", size=60 * MiB),
+        a_model("c", size=60 * MiB),
+        a_model("b", size=60 * MiB),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(drain_after=30.0),
+    )
+    using_a = house.use("a", "1")
+    await house.time.pass_by(1)
+    using_c = house.use("c", "2")
+    await settle()
+    waiting = house.use("b", "3")
+    await house.time.pass_by(40)
+    assert (house.state("a"), house.state("c")) == ("draining", "ready")
+    await using_c.done()
+    await settle()
+    assert waiting.lease is not None
+    assert house.engine.resident == {"a", "b"}
+    assert house.state("a") == "ready"
+    await using_a.done()
+    await waiting.done()
