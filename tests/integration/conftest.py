@@ -1,5 +1,7 @@
 """Daemon processes of a test's own."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +12,15 @@ import pytest
 from tests.support.daemon import DaemonProcess, link_models
 
 MakeDaemon = Callable[..., DaemonProcess]
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A private folder whose path leaves room for a socket's name: on macOS that of ``tmp_path``
+    alone is longer than the 103 bytes that a socket may have."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ def serve(options: dict[str, object], lock: InstanceLock) -> int:
             "status": "ok",
             "version": lock.record.version,
             "instance_id": options.get("claim", lock.record.instance_id),
+            "umask": os.umask(0o077),
         }
     ).encode()
 

@@ -151,9 +151,9 @@ def test_a_key_file_that_cannot_be_trusted_stops_the_start(
 
 
 def test_the_unix_socket_serves_its_owner_without_a_key(
-    make_daemon: MakeDaemon, tmp_path: Path, tiny: Path
+    make_daemon: MakeDaemon, short_folder: Path, tiny: Path
 ) -> None:
-    path = tmp_path / "run" / "o.sock"
+    path = short_folder / "run" / "o.sock"
     daemon = make_daemon(models=(tiny,), config=f"[server]\nsocket = '{path}'\n")
     add(daemon.home, "app")
     with httpx.Client(
@@ -171,9 +171,9 @@ def test_the_unix_socket_serves_its_owner_without_a_key(
 
 
 def test_a_second_daemon_does_not_take_the_socket_of_the_first(
-    make_daemon: MakeDaemon, tmp_path: Path
+    make_daemon: MakeDaemon, tmp_path: Path, short_folder: Path
 ) -> None:
-    path = tmp_path / "run" / "o.sock"
+    path = short_folder / "run" / "o.sock"
     config = f"[server]\nsocket = '{path}'\n"
     make_daemon(config=config)
     other = tmp_path / "other"

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 
 from omlxd.cli import service
@@ -40,11 +42,10 @@ def test_a_first_installation_runs_and_is_healthy(
 def test_the_job_gets_what_its_definition_says(mac: Mac) -> None:
     mac.omlxd("install")
     pid = mac.record()["pid"]
-    assert os.readlink(f"/proc/{pid}/cwd") == str(mac.state)
-    status = Path(f"/proc/{pid}/status").read_text()
-    assert "Umask:\t0077" in status
-    environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    assert "PYTHONFAULTHANDLER=1" in environment
+    process = psutil.Process(pid)
+    assert os.path.samefile(process.cwd(), mac.state)
+    assert process.environ()["PYTHONFAULTHANDLER"] == "1"
+    assert httpx.get(f"{mac.url}/health", timeout=20).json()["umask"] == 0o077
     for name in ("launchd-stdout.log", "launchd-stderr.log"):
         assert stat.S_IMODE((mac.home / "logs" / name).stat().st_mode) == 0o600
 

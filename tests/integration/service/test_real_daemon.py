@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from omlxd.errors import ServiceFailed
@@ -129,7 +130,7 @@ def test_a_restart_gives_another_instance(service: Mac) -> None:
 def test_stopped_it_stays_down_until_it_is_started(service: Mac, capsys: Said) -> None:
     pid = service.record()["pid"]
     assert service.omlxd("stop") == 0
-    assert not Path(f"/proc/{pid}").exists()
+    assert not psutil.pid_exists(pid)
     assert service.omlxd("status") == 3
     assert "omlxd is installed and stopped" in capsys.readouterr().out
     assert service.omlxd("start") == 0
@@ -305,7 +306,7 @@ def test_an_installation_with_a_wrong_configuration_is_taken_back(bare: Mac) -> 
 def test_uninstalling_keeps_what_is_the_user_s_and_purging_only_the_models(service: Mac) -> None:
     pid = service.record()["pid"]
     assert service.omlxd("uninstall") == 0
-    assert not Path(f"/proc/{pid}").exists()
+    assert not psutil.pid_exists(pid)
     assert not service.plist.exists()
     assert (service.home / "config.toml").read_text() == FREE_PORT
     assert service.state.is_dir()
