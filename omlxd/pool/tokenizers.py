@@ -1,44 +1,62 @@
 """The tokenizers in memory: one load for all who ask at once, each in a thread of its own."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import structlog
 
-from omlxd.errors import ModelLoadFailed
+from omlxd.errors import ModelLoadFailed, OmlxdError
 from omlxd.pool.catalog import CatalogModel
+from omlxd.pool.failures import told_again, without_paths
 from omlxd.text.own_thread import OwnThread
 from omlxd.text.protocol import Tokenizer
 
 log = structlog.get_logger(__name__)
 
-_RETRY_AFTER = 10.0
+RETRY_AFTER: Final = 10.0
+"""Seconds; files that cannot be read are not read again for each request."""
 
 
 class TokenizerCache:
-    """By fingerprint, so that a replaced model gets its own. Failures are not kept."""
+    """By fingerprint, so that a replaced model gets its own. Failures are kept for a moment."""
 
-    def __init__(self, load: Callable[[str], Tokenizer], limit: float) -> None:
+    def __init__(
+        self,
+        load: Callable[[str], Tokenizer],
+        limit: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``limit``: seconds after which a load that hangs is not waited for any more."""
         self._load = load
         self._limit = limit
+        self._clock = clock
         self._loads: dict[str, OwnThread[Tokenizer]] = {}
+        self._failed: dict[str, tuple[OmlxdError, float]] = {}
+        """By fingerprint, with the time from which it is tried again."""
 
     async def get(self, model: CatalogModel) -> Tokenizer:
-        """Raises what the loader raises, and ModelLoadFailed past the limit.
+        """Raises what the loader raises, without the folder's path, and ModelLoadFailed past the
+        limit.
 
         A load past it goes on, and no second thread is started beside it.
         """
+        self._raise_while_it_cools_down(model)
         load = self._loads.get(model.fingerprint) or self._begin(model)
         # Waiting does not own the load: one caller's leaving ends it for nobody else.
         await asyncio.wait({load.result}, timeout=max(0.0, self._limit - load.age))
         if load.result.done():
+            error = load.result.exception()
+            if isinstance(error, OmlxdError):
+                raise told_again(without_paths(error, model.path), retry_after=RETRY_AFTER)
             return load.result.result()
         log.warning("tokenizer_hangs", model=model.id, age=round(load.age, 1))
         raise ModelLoadFailed(
             f"Reading the tokenizer of model '{model.id}' takes longer than {self._limit:g} s "
             "(option models.tokenizer_limit); the volume it is on may be asleep or disconnected.",
-            retry_after=_RETRY_AFTER,
+            retry_after=RETRY_AFTER,
             limit=self._limit,
         )
 
@@ -52,10 +70,23 @@ class TokenizerCache:
     def _begin(self, model: CatalogModel) -> OwnThread[Tokenizer]:
         load = OwnThread(f"tokenizer {model.id}", lambda: self._load(model.path))
         self._loads[model.fingerprint] = load
-        load.result.add_done_callback(lambda done: self._finished(model.fingerprint, done))
+        load.result.add_done_callback(lambda done: self._finished(model, done))
         load.start()
         return load
 
-    def _finished(self, fingerprint: str, result: asyncio.Future[Tokenizer]) -> None:
-        if result.cancelled() or result.exception() is not None:
-            self._loads.pop(fingerprint, None)
+    def _finished(self, model: CatalogModel, result: asyncio.Future[Tokenizer]) -> None:
+        error = None if result.cancelled() else result.exception()
+        if error is None and not result.cancelled():
+            return
+        self._loads.pop(model.fingerprint, None)
+        if isinstance(error, OmlxdError):
+            now = self._clock()
+            self._failed = {key: kept for key, kept in self._failed.items() if now < kept[1]}
+            why = without_paths(error, model.path)
+            self._failed[model.fingerprint] = (why, now + RETRY_AFTER)
+
+    def _raise_while_it_cools_down(self, model: CatalogModel) -> None:
+        why, until = self._failed.get(model.fingerprint, (None, 0.0))
+        left = until - self._clock()
+        if why is not None and left > 0:
+            raise told_again(why, retry_after=left)

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from omlxd.errors import ModelLoadFailed
+from omlxd.errors import ModelBroken, ModelLoadFailed
 from omlxd.pool.catalog import CatalogModel, ModelKind
 from omlxd.pool.ledger import Ledger
 from omlxd.pool.sizes import SizeBook
 from omlxd.pool.timing import Alarm
-from omlxd.pool.tokenizers import TokenizerCache
+from omlxd.pool.tokenizers import RETRY_AFTER, TokenizerCache
 from tests.unit.pool.fakes import FakeTime, House, a_model, settle
 
 
@@ -89,6 +89,34 @@ async def test_a_failed_tokenizer_load_is_told_to_all_and_tried_again() -> None:
     )
     assert all(isinstance(result, ValueError) for result in results)
     assert await cache.get(a_model("m")) is not None
+    assert len(loads) == 2
+
+
+async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> None:
+    """T61: each request would parse the damaged file again."""
+    time = FakeTime()
+    loads: list[str] = []
+
+    def load(path: str) -> object:
+        loads.append(path)
+        raise ModelBroken(f"{path}/tokenizer.json is damaged", path=f"{path}/tokenizer.json")
+
+    async def failure() -> ModelBroken:
+        with pytest.raises(ModelBroken) as caught:
+            await cache.get(a_model("m"))
+        return caught.value
+
+    cache = TokenizerCache(load, 60.0, clock=time.clock)  # type: ignore[arg-type]
+    first, beside = await asyncio.gather(failure(), failure())
+    time.now += RETRY_AFTER - 0.1
+    again = await failure()
+    assert len(loads) == 1
+    assert len({id(error) for error in (first, beside, again)}) == 3
+    for error in (first, beside, again):
+        assert error.message == "tokenizer.json is damaged"
+        assert error.facts == {"path": "tokenizer.json"}
+    time.now += 0.2
+    await failure()
     assert len(loads) == 2
 
 
