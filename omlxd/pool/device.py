@@ -7,7 +7,6 @@ from typing import Any
 import structlog
 
 from omlxd.errors import (
-    MemoryPressureAborted,
     ModelLoadCancelled,
     ModelLoadFailed,
     OmlxdError,
@@ -34,7 +33,6 @@ log = structlog.get_logger(__name__)
 
 LARGEST_SURPLUS = 1.5
 """Times the weights; beyond it the measured growth was not the model's."""
-STOPPED_BY_GUARD = "Loading it was stopped by memory pressure a moment ago."
 
 Done = Callable[[ModelRecord, OmlxdError | None], None]
 
@@ -72,6 +70,7 @@ class Device:
     def load(self, record: ModelRecord, reserve: int, now: float) -> None:
         """From Queued to Loading; ends in Ready, Failed or Absent."""
         record.happen(Started(now))
+        record.load_aborted = None
         # The admission counted what the allocator pools as free.
         self._ports.engine.reclaim(when_idle=False)
         ticket = self._ports.engine.load(record.id, record.model.path)
@@ -132,7 +131,7 @@ class Device:
             record.happen(Loaded(facts))
             record.ready_at = self._ports.clock()
             record.failures = 0
-            record.preload = record.load_aborted = False
+            record.preload = False
             self._measure(record, before)
             log.info("model_ready", model=record.id, weights_bytes=facts.weights_bytes)
         finally:
@@ -160,10 +159,9 @@ class Device:
         self._measured(record.model, size)
 
     def _cancelled(self, record: ModelRecord, error: ModelLoadCancelled) -> OmlxdError | None:
-        if record.load_aborted:
+        if record.load_aborted is not None:
             # Not at once again: what made the guard stop it is still there.
-            record.load_aborted = False
-            return self._failed(record, MemoryPressureAborted(STOPPED_BY_GUARD))
+            return self._failed(record, record.load_aborted())
         if isinstance(record.state, Loading) and record.state.cancelling:
             loaded = None if record.ticket is None else record.ticket.loaded_bytes
             log.info("model_load_cancelled", model=record.id, loaded_bytes=loaded)

@@ -1,5 +1,8 @@
 """What a waiting or refused request is told, and how long a failed load is left alone."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from omlxd.errors import (
     InsufficientMemory,
     MemoryPressure,
@@ -11,9 +14,11 @@ from omlxd.errors import (
     QueueFull,
     Unavailable,
 )
-from omlxd.policy.admission import RefusalKind, Refuse
+from omlxd.policy.admission import LoadNeed, RefusalKind, Refuse
+from omlxd.policy.remedy import binding_name, remedy
 from omlxd.pool.entry import Draining, Failed, Queued, Unloading
 from omlxd.pool.options import PoolOptions
+from omlxd.pool.protocol import MemoryView
 from omlxd.pool.record import ModelRecord
 from omlxd.units import format_bytes
 
@@ -58,16 +63,46 @@ def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
     return told_again(state.why, retry_after=state.retry_at - now)
 
 
-def waited_too_long(record: ModelRecord, waited: float) -> OmlxdError:
-    """For a request at its deadline, by what it waited for."""
+def memory_facts(need: LoadNeed, memory: MemoryView) -> dict[str, Any]:
+    """What a load that waits for memory is up against; bytes, None where unknown."""
+    ceilings = memory.ceilings
+    return {
+        "usage_bytes": memory.usage.bytes,
+        "estimate_bytes": need.bytes,
+        "limit_bytes": ceilings.soft if memory.paused else ceilings.hard,
+        "mark": "soft" if memory.paused else "hard",
+        "ceiling_bytes": ceilings.ceiling,
+        "binding": binding_name(ceilings, ceilings.binding),
+        "remedy": remedy(ceilings, ceilings.binding),
+    }
+
+
+def _in_words(facts: Mapping[str, Any]) -> str:
+    usage, limit = facts.get("usage_bytes"), facts.get("limit_bytes")
+    if usage is None or limit is None:
+        return ""
+    by = facts["binding"].replace("_", " ")
+    return (
+        f" It needs {format_bytes(facts['estimate_bytes'])}, and {format_bytes(usage)} of "
+        f"{format_bytes(limit)} (the {facts['mark']} mark, set by the {by} limit) are in use. "
+        f"{facts['remedy']}"
+    )
+
+
+def waited_too_long(
+    record: ModelRecord, waited: float, shortage: Callable[[ModelRecord], Mapping[str, Any]]
+) -> OmlxdError:
+    """For a request at its deadline, by what it waited for; ``shortage`` gives ``memory_facts``."""
     name, facts = record.id, {"waited_seconds": round(waited, 1)}
     match record.state:
         case Queued(reason=reason):
-            why = reason or "other models are in the way"
+            why, memory = reason or "other models are in the way", shortage(record)
             return MemoryPressure(
-                f"Model '{name}' could not be loaded within {waited:.0f} s: {why}.",
+                f"Model '{name}' could not be loaded within {waited:.0f} s: {why}."
+                f"{_in_words(memory)}",
                 retry_after=10.0,
                 **facts,
+                **memory,
             )
         case Draining() | Unloading():
             return ModelUnloading(

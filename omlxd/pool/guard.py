@@ -14,7 +14,8 @@ from omlxd.pool.residency import Residency
 from omlxd.pool.timing import pause
 
 LoadError = Callable[[], OmlxdError] | None
-"""Makes what those get who waited for a load that is aborted; None: a plain text."""
+"""Makes what those get who waited for a load that is aborted, or ask for it soon after; None: a
+plain text."""
 
 ONE_POLL = 1.0
 """Seconds; an unload that takes longer is left in flight."""
@@ -80,7 +81,7 @@ def _abort_load(
 ) -> bool:
     if record is None or not isinstance(record.state, Loading) or record.state.cancelling:
         return False
-    record.load_aborted = True
+    record.load_aborted = make_error
     residency.cancel_load(record)
     residency.fail_waiting(record, make_error)
     return True

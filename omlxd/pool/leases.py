@@ -1,6 +1,7 @@
 """Gives leases to those who wait for a model, and takes them back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -16,8 +17,12 @@ log = structlog.get_logger(__name__)
 class Leases:
     """Works on one record at a time; what follows from it is the caller's."""
 
-    def __init__(self, ports: PoolPorts) -> None:
+    def __init__(
+        self, ports: PoolPorts, shortage: Callable[[ModelRecord], Mapping[str, Any]]
+    ) -> None:
+        """``shortage``: the numbers behind a load that waits for memory."""
         self._ports = ports
+        self._shortage = shortage
 
     def grant(self, record: ModelRecord) -> None:
         """As many as there are waiting and the model may serve, first come first served."""
@@ -58,7 +63,8 @@ class Leases:
         for waiter in late:
             record.waiting.remove(waiter)
             if not waiter.granted.done():
-                waiter.granted.set_exception(waited_too_long(record, now - waiter.since))
+                error = waited_too_long(record, now - waiter.since, self._shortage)
+                waiter.granted.set_exception(error)
         return bool(late)
 
     def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import Generation
 from omlxd.engine.messages import ModelFacts
-from omlxd.errors import ModelUnloading
+from omlxd.errors import ModelUnloading, OmlxdError
 from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.entry import Absent, Draining, Event, Ready, State, Unloading, step
 from omlxd.pool.options import ModelSettings
@@ -76,8 +76,8 @@ class ModelRecord:
     state: State = field(default_factory=Absent)
     ready_at: float = 0.0
     failures: int = 0
-    load_aborted: bool = False
-    """The guard asked for the end of the load in progress."""
+    load_aborted: Callable[[], OmlxdError] | None = None
+    """Makes the error of the load in progress once the guard has asked for its end."""
     evicted_for: bool = False
     """Others were unloaded to make room for it, so readings may still show them."""
     makes_room_for: Waiter | None = None

@@ -147,6 +147,42 @@ async def test_a_wait_ends_at_its_deadline_with_its_reason() -> None:
     await first.done()
 
 
+async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
+    """Each names usage, the estimate, the limit, the mark that tripped, the binding term and its
+    remedy."""
+    house = House(
+        *(a_model(name, size=100 * MiB) for name in "abc"),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(queue_deadline=10.0),
+    )
+    first = house.use("a", "1")
+    await settle()
+    # Behind the head of the line nothing is planned, and the numbers are there all the same.
+    second, third = house.use("b", "2"), house.use("c", "3")
+    await house.time.pass_by(10)
+    for use in (second, third):
+        assert use.error.facts == {
+            "waited_seconds": 10.0,
+            "usage_bytes": 100 * MiB,
+            "estimate_bytes": 105 * MiB,
+            "limit_bytes": 152 * MiB,
+            "mark": "hard",
+            "ceiling_bytes": 160 * MiB,
+            "binding": "static",
+            "remedy": use.error.facts["remedy"],
+        }
+        for part in ("105.0MB", "100.0MB of 152.0MB", "hard mark", "static"):
+            assert part in use.error.message
+        assert use.error.message.endswith(use.error.facts["remedy"])
+    machine = house.machine
+    assert machine is not None
+    machine.paused = True
+    fourth = house.use("b", "4")
+    await house.time.pass_by(10)
+    assert (fourth.error.facts["mark"], fourth.error.facts["limit_bytes"]) == ("soft", 144 * MiB)
+    await first.done()
+
+
 async def test_a_model_that_can_never_fit_is_refused_at_once() -> None:
     house = House(a_model("huge", size=200 * MiB), machine=FakeMachine(ROOM))
     use = house.use("huge")
@@ -562,6 +598,41 @@ async def test_loads_stopped_by_the_guard_tell_their_waiters_and_pause() -> None
     await settle()
     assert house.engine.loads_of("a") == 2
     late.task.cancel()
+
+
+async def test_who_asks_while_a_stopped_load_cools_down_is_told_the_guards_numbers() -> None:
+    """Each names usage, the estimate, the limit, the mark that tripped, the binding term and its
+    remedy."""
+    house = House(a_model("a"), auto=False, options=PoolOptions(retry_first=10.0))
+    use = house.use("a")
+    await settle()
+    await house.pool.apply(
+        AbortLoads(("a",)), lambda: MemoryPressureAborted("hard", retry_after=3.0, mark="hard")
+    )
+    house.engine.tickets[0].stop()
+    await settle()
+    early = house.use("a")
+    await settle()
+    for told, pause in ((use.error, 3.0), (early.error, 10.0)):
+        assert isinstance(told, MemoryPressureAborted)
+        assert (told.message, told.facts, told.retry_after) == ("hard", {"mark": "hard"}, pause)
+
+
+async def test_a_load_flagged_by_the_guard_that_failed_by_itself_says_nothing_of_the_next() -> None:
+    house = House(a_model("a"), auto=False, options=PoolOptions(retry_first=10.0))
+    use = house.use("a")
+    await settle()
+    await house.pool.apply(AbortLoads(("a",)))
+    house.engine.tickets[0].fail(ModelLoadFailed("no"))
+    await house.time.pass_by(10)
+    assert use.error is not None
+    late = house.use("a")
+    await settle()
+    late.task.cancel()
+    await settle()
+    house.engine.tickets[1].stop()
+    await settle()
+    assert house.state("a") == "absent"
 
 
 async def test_what_is_not_about_models_is_not_for_the_pool() -> None:
