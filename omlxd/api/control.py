@@ -38,6 +38,7 @@ def control_routes(services: Services) -> APIRouter:
     async def ready() -> dict[str, Any]:
         """200 once requests are served; models may still be preloading."""
         services.refuse_unless_ready()
+        services.refuse_until_scanned()
         return {"status": "ready", "preloading": list(services.pool.preloading)}
 
     @routes.get("/status")

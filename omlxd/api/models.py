@@ -38,6 +38,7 @@ def model_routes(services: Services) -> APIRouter:
 
     @routes.get("/v1/models")
     async def models() -> dict[str, Any]:
+        services.refuse_until_scanned()
         statuses = {status.id: status for status in pool.statuses()}
         data = [_listed(model, statuses.get(model.id)) for model in pool.catalog.models.values()]
         return {"object": "list", "data": data}

@@ -16,6 +16,7 @@ from omlxd.engine.messages import ModelFacts
 from omlxd.errors import OmlxdError, ShuttingDown, Starting
 from omlxd.pool.catalog import Catalog, CatalogModel
 from omlxd.pool.fit import Fit
+from omlxd.pool.lookup import STILL_READING
 from omlxd.pool.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 from omlxd.text.protocol import Tokenizer
@@ -50,6 +51,9 @@ class Pool(Protocol):
 
     @property
     def catalog(self) -> Catalog: ...
+
+    @property
+    def scanned(self) -> bool: ...
 
     @property
     def preloading(self) -> tuple[str, ...]: ...
@@ -164,3 +168,9 @@ class Services:
                 raise ShuttingDown("The server is shutting down.", retry_after=5.0)
             case Phase.READY:
                 pass
+
+    def refuse_until_scanned(self) -> None:
+        """Raises Starting while nobody knows yet which models there are: a client that starts
+        beside the daemon would remember that there are none. A folder that hangs does not count."""
+        if not self.pool.scanned:
+            raise Starting(STILL_READING, retry_after=1.0)

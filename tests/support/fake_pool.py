@@ -205,6 +205,7 @@ class FakePool:
         known = models or (model(),)
         roots = (RootStatus("/models", RootState.OK),)
         self.catalog = Catalog({m.id: m for m in known}, {}, (), roots)
+        self.scanned = True
         self.preloading: tuple[str, ...] = ()
         self.troubles: tuple[str, ...] = ()
         self.scripts: deque[Sequence[Step]] = deque()

@@ -64,6 +64,17 @@ async def test_ready_tells_what_is_still_preloading(world: World) -> None:
     assert (call.status, call.json) == (200, {"status": "ready", "preloading": ["org/tiny"]})
 
 
+async def test_no_list_of_models_is_given_before_the_folders_were_read(world: World) -> None:
+    """A client that starts at login would remember an empty one."""
+    world.pool.scanned = False
+    for path in ("/v1/models", "/ready"):
+        call = await get(world.app, path).end()
+        assert (call.status, call.error["code"]) == (503, "starting")
+        assert call.headers["retry-after"] == "1"
+    world.pool.scanned = True
+    assert (await get(world.app, "/v1/models").end()).status == 200
+
+
 async def test_status_shows_server_models_requests_and_parameters(world: World) -> None:
     world.views = (RequestView("r", "org/tiny", EnginePhase.PREFILL, 1.23456, 5, 10, 0),)
     world.guard = {"pressure_level": "ok", "models": "never replaces ours"}
