@@ -147,7 +147,8 @@ def abort_least_recent(look: Look) -> Step | None:
     # One that is leased without a request has nothing to abort.
     model = next((model for model in busy if model.requests), busy[0])
     actions: tuple[Action, ...] = (AbortRequests(model.id),)
-    if look.emergency and not model.pending_unload:
+    if look.emergency:
+        # One that drains already, too: a drain to make room has no deadline, this mark has.
         actions += (MarkPendingUnload(model.id),)
     return Step(f"Hard and nothing idle: requests of '{model.id}' are ended.", actions, last=True)
 

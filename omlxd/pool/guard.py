@@ -1,6 +1,7 @@
 """Carries out what the memory guard asks of the models; refuses what has become wrong."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,8 @@ def _mark(
     record = residency.records.get(model_id)
     if record is None or record.pinned or not isinstance(record.state, Ready | Draining):
         return Outcome(action, accepted=False)
-    residency.drain(record, DrainReason.PRESSURE, ports.clock() + options.drain_deadline)
+    if isinstance(record.state, Ready) or record.state.deadline == math.inf:
+        residency.drain(record, DrainReason.PRESSURE, ports.clock() + options.drain_deadline)
     residency.advance()
     return Outcome(action, in_flight=isinstance(record.state, Unloading))
 

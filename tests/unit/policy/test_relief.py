@@ -412,9 +412,10 @@ def test_in_an_emergency_the_busy_model_is_marked_to_go() -> None:
     assert toy.tick()[0].actions == (AbortRequests("a"), MarkPendingUnload("a"))
 
 
-def test_a_marked_model_is_not_marked_again() -> None:
+def test_a_model_that_drains_already_is_marked_too() -> None:
+    """so the mark always clears: a drain for another's sake has no deadline of its own"""
     toy = machine(CEILING + 2 * GiB, model("a", busy=True, pending_unload=True))
-    assert toy.tick()[0].actions == (AbortRequests("a"),)
+    assert toy.tick()[0].actions == (AbortRequests("a"), MarkPendingUnload("a"))
 
 
 def test_a_model_that_is_only_leased_is_passed_over_for_one_with_requests() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from structlog.testing import capture_logs
 
 from omlxd.errors import (
     InsufficientMemory,
@@ -575,6 +576,28 @@ async def test_a_pending_unload_always_clears() -> None:
     await house.time.pass_by(60)
     assert house.state("a") == "absent"
     await use.done()
+
+
+async def test_a_drain_to_make_room_gets_a_deadline_in_an_emergency() -> None:
+    """mark a pending unload, so the mark always clears"""
+    house = two_models(options=PoolOptions(drain_after=5.0, drain_deadline=60.0))
+    first = house.use("a", "1")
+    await settle()
+    second = house.use("b", "2")
+    await house.time.pass_by(100)
+    assert house.state("a") == "draining"
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert (await house.pool.apply(MarkPendingUnload("a"))).accepted
+            await house.time.pass_by(15)
+    assert [log["reason"] for log in logs if log["event"] == "model_draining"] == ["pressure"]
+    await house.time.pass_by(14)
+    assert house.state("a") == "draining"
+    await house.time.pass_by(1)
+    assert house.state("a") == "absent"
+    assert second.lease is not None
+    await first.done()
+    await second.done()
 
 
 async def test_loads_stopped_by_the_guard_tell_their_waiters_and_pause() -> None:
