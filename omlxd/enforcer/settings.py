@@ -118,9 +118,12 @@ class GuardSettings:
         dropped = []
         for key, value in stored.items():
             try:
-                self._set[key] = _read(key, value)
+                typed = _read(key, value)
             except InvalidRequest as error:
                 dropped.append(error.message)
+                continue
+            if typed is not None:
+                self._set[key] = typed
         wrong = mistakes(self._merge(self._set).policy)
         if wrong:
             # Together with the present configuration it makes no sense: the file wins whole.

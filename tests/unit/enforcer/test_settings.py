@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from omlxd.enforcer.options import GuardOptions
-from omlxd.enforcer.settings import From, GuardSettings
+from omlxd.enforcer.settings import FIELDS, From, GuardSettings
 from omlxd.errors import InvalidRequest, SettingLocked
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
@@ -119,6 +119,18 @@ def test_a_store_that_no_longer_reads_is_dropped_and_told() -> None:
     guard = settings(store)
     assert guard.in_force.policy == GuardPolicy(enforce=False)
     assert len(guard.dropped) == 1
+
+
+def test_null_in_the_store_is_a_key_that_was_not_set() -> None:
+    """``null`` resets a key to what is below the API"""
+    store = Store()
+    store.kept = dict.fromkeys(FIELDS)
+    guard = settings(store, GuardPolicy(tier=Tier.SAFE), {"tier": From.FILE})
+    assert guard.in_force.policy == GuardPolicy(tier=Tier.SAFE)
+    assert guard.in_force.origins["tier"] is From.FILE
+    assert guard.dropped == ()
+    guard.change({"enforce": False})
+    assert store.kept == {"enforce": False}
 
 
 def test_a_store_that_contradicts_the_configuration_is_dropped() -> None:
