@@ -85,8 +85,6 @@ def policy_body(in_force: PolicyInForce) -> dict[str, Any]:
         "custom_ceiling_gb": _gigabytes(policy.custom_ceiling_bytes),
         "soft_threshold": policy.soft,
         "hard_threshold": policy.hard,
-        "prefill_safe_zone_ratio": policy.safe_zone_ratio,
-        "prefill_min_chunk_tokens": policy.min_chunk_tokens,
     }
     return {
         key: {

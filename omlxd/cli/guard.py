@@ -23,8 +23,6 @@ RESETTABLE = {
     "ceiling": "custom_ceiling_gb",
     "soft": "soft_threshold",
     "hard": "hard_threshold",
-    "safe-zone": "prefill_safe_zone_ratio",
-    "min-chunk": "prefill_min_chunk_tokens",
 }
 """Name on the command line -> key of the API."""
 

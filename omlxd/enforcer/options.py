@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from omlxd.options import Bytes, option
-from omlxd.policy.tiers import FULL_CHUNK_TOKENS, GuardPolicy, Tier, mistakes
+from omlxd.policy.tiers import GuardPolicy, Tier, mistakes
 
 
 class WiredLimit(Enum):
@@ -40,15 +40,6 @@ class GuardOptions:
         above=0,
         high=1,
     )
-    prefill_safe_zone_ratio: float | None = option(
-        None,
-        "Fraction of the hard limit above which prefill chunks shrink; none: 0.89.",
-        above=0,
-        high=1,
-    )
-    prefill_min_chunk_tokens: int | None = option(
-        None, "Smallest prefill chunk; none: 256.", low=1, high=FULL_CHUNK_TOKENS
-    )
     wired_limit: WiredLimit | Bytes = option(
         WiredLimit.OFF,
         "Memory that the GPU driver may keep resident: 'off' leaves it alone, 'auto' follows "
@@ -70,6 +61,4 @@ class GuardOptions:
             custom_ceiling_bytes=self.custom_ceiling,
             soft_threshold=self.soft_threshold,
             hard_threshold=self.hard_threshold,
-            prefill_safe_zone_ratio=self.prefill_safe_zone_ratio,
-            prefill_min_chunk_tokens=self.prefill_min_chunk_tokens,
         )

@@ -30,8 +30,6 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "custom_ceiling_gb": "custom_ceiling_bytes",
         "soft_threshold": "soft_threshold",
         "hard_threshold": "hard_threshold",
-        "prefill_safe_zone_ratio": "prefill_safe_zone_ratio",
-        "prefill_min_chunk_tokens": "prefill_min_chunk_tokens",
     }
 )
 """Key of the API -> field of GuardPolicy. GB are GiB here."""
@@ -148,10 +146,6 @@ def _read(key: str, value: Any) -> Any:
             return _tier(value)
         case "custom_ceiling_gb":
             return _ceiling(key, value)
-        case "prefill_min_chunk_tokens":
-            if isinstance(value, int) and not isinstance(value, bool):
-                return value
-            raise InvalidRequest(f"'{key}' must be a whole number or null.", param=key)
         case _:
             return _number(key, value)
 

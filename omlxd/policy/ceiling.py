@@ -13,7 +13,14 @@ from omlxd.policy.terms import (
     metal_term,
     static_term,
 )
-from omlxd.policy.tiers import HOT_CACHE_SLACK, GuardPolicy, Tier, reserve
+from omlxd.policy.tiers import (
+    HOT_CACHE_SLACK,
+    MIN_CHUNK_TOKENS,
+    SAFE_ZONE_RATIO,
+    GuardPolicy,
+    Tier,
+    reserve,
+)
 from omlxd.policy.usage import age
 
 
@@ -39,8 +46,8 @@ class Limits:
     admission_paused: bool = False
     abort_margin: float = 0.93
     headroom_safety: float = 0.92
-    safe_zone_ratio: float = 0.89
-    min_chunk_tokens: int = 256
+    safe_zone_ratio: float = SAFE_ZONE_RATIO
+    min_chunk_tokens: int = MIN_CHUNK_TOKENS
     hot_cache_reserved: int = 0
     hot_cache_used: int = 0
 
@@ -150,8 +157,8 @@ class Ceilings:
             admission_paused=paused and acts,
             abort_margin=policy.constants.abort_margin,
             headroom_safety=policy.constants.headroom_safety,
-            safe_zone_ratio=policy.safe_zone_ratio,
-            min_chunk_tokens=policy.min_chunk_tokens,
+            safe_zone_ratio=SAFE_ZONE_RATIO,
+            min_chunk_tokens=MIN_CHUNK_TOKENS,
             hot_cache_reserved=self.hot_cache_reserved,
             hot_cache_used=self.hot_cache_used,
         )

@@ -90,8 +90,6 @@ class GuardPolicy:
     """Counts with the ``custom`` tier only; kept for later while another is set."""
     soft_threshold: float | None = None
     hard_threshold: float | None = None
-    prefill_safe_zone_ratio: float | None = None
-    prefill_min_chunk_tokens: int | None = None
 
     @property
     def constants(self) -> TierConstants:
@@ -106,16 +104,6 @@ class GuardPolicy:
     def hard(self) -> float:
         """Hard mark in force, a fraction of the ceiling."""
         return self.constants.hard if self.hard_threshold is None else self.hard_threshold
-
-    @property
-    def safe_zone_ratio(self) -> float:
-        own = self.prefill_safe_zone_ratio
-        return SAFE_ZONE_RATIO if own is None else own
-
-    @property
-    def min_chunk_tokens(self) -> int:
-        own = self.prefill_min_chunk_tokens
-        return MIN_CHUNK_TOKENS if own is None else own
 
 
 def reserve(tier: Tier, total: int) -> int:
@@ -139,7 +127,7 @@ def mistakes(policy: GuardPolicy, changed: Collection[str] = ()) -> tuple[Mistak
     ceiling is only refused with another tier when it is set now, not when it is kept for later.
     """
     found: list[Mistake] = []
-    for check in (_range_mistakes, _order_mistakes, _chunk_mistakes, _ceiling_mistakes):
+    for check in (_range_mistakes, _order_mistakes, _ceiling_mistakes):
         found.extend(check(policy))
     if "custom_ceiling_bytes" in changed:
         found.extend(_unused_ceiling_mistakes(policy))
@@ -149,7 +137,7 @@ def mistakes(policy: GuardPolicy, changed: Collection[str] = ()) -> tuple[Mistak
 def _range_mistakes(policy: GuardPolicy) -> list[Mistake]:
     return [
         Mistake(name, f"{name} is {value!r}; it must be a number above 0 and at most 1.")
-        for name in ("soft_threshold", "hard_threshold", "prefill_safe_zone_ratio")
+        for name in ("soft_threshold", "hard_threshold")
         if (value := getattr(policy, name)) is not None and not _is_fraction(value)
     ]
 
@@ -165,14 +153,6 @@ def _order_mistakes(policy: GuardPolicy) -> list[Mistake]:
             f"below hard_threshold {_origin(policy.hard, policy.hard_threshold, policy.tier)}.",
         )
     ]
-
-
-def _chunk_mistakes(policy: GuardPolicy) -> list[Mistake]:
-    tokens = policy.prefill_min_chunk_tokens
-    if tokens is None or 1 <= tokens <= FULL_CHUNK_TOKENS:
-        return []
-    text = f"prefill_min_chunk_tokens is {tokens!r}; it must be from 1 to {FULL_CHUNK_TOKENS}."
-    return [Mistake("prefill_min_chunk_tokens", text)]
 
 
 def _ceiling_mistakes(policy: GuardPolicy) -> list[Mistake]:

@@ -189,7 +189,8 @@ async def test_the_metal_cap_is_reported_and_values_under_it_are_taken() -> None
         (b'{"soft_threshold": 0.9, "hard_threshold": 0.9}', "soft_threshold"),
         (b'{"soft_threshold": 2}', "soft_threshold"),
         (b'{"enabled": 1}', "enabled"),
-        (b'{"prefill_min_chunk_tokens": 0}', "prefill_min_chunk_tokens"),
+        # Nothing would read it before there is a guard of the prefill.
+        (b'{"prefill_min_chunk_tokens": 512}', "prefill_min_chunk_tokens"),
     ],
 )
 async def test_a_wrong_body_is_refused_by_name_and_changes_nothing(

@@ -91,7 +91,6 @@ def test_the_default_is_balanced_and_acts() -> None:
     policy = GuardPolicy()
     assert (policy.tier, policy.enabled, policy.enforce) == (Tier.BALANCED, True, True)
     assert (policy.soft, policy.hard) == (0.90, 0.95)
-    assert (policy.safe_zone_ratio, policy.min_chunk_tokens) == (0.89, 256)
 
 
 @pytest.mark.parametrize("value", [0.85, 0.95, 0.01, 1.0])
@@ -104,7 +103,7 @@ def test_a_threshold_that_the_user_set_is_honoured_whatever_it_is(value: float) 
 
 
 @pytest.mark.parametrize("value", [0.0, -0.1, 1.01, float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["soft_threshold", "hard_threshold", "prefill_safe_zone_ratio"])
+@pytest.mark.parametrize("name", ["soft_threshold", "hard_threshold"])
 def test_a_fraction_outside_its_range_is_refused_by_name(name: str, value: float) -> None:
     """soft >= hard, or a value outside (0, 1], is refused by name."""
     changed: Any = {name: value}
@@ -138,13 +137,11 @@ def test_all_mistakes_are_found_at_once() -> None:
         soft_threshold=2.0,
         hard_threshold=0.0,
         custom_ceiling_bytes=0,
-        prefill_min_chunk_tokens=0,
     )
     assert {mistake.name for mistake in mistakes(policy)} == {
         "soft_threshold",
         "hard_threshold",
         "custom_ceiling_bytes",
-        "prefill_min_chunk_tokens",
     }
 
 
@@ -153,12 +150,6 @@ def test_a_custom_ceiling_that_is_no_size_is_refused(size: float) -> None:
     """zero, negative or not finite is a 400"""
     policy = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=size)  # type: ignore[arg-type]
     assert [mistake.name for mistake in mistakes(policy)] == ["custom_ceiling_bytes"]
-
-
-@pytest.mark.parametrize("tokens", [0, -1, 2049])
-def test_a_smallest_chunk_must_be_a_chunk(tokens: int) -> None:
-    found = mistakes(GuardPolicy(prefill_min_chunk_tokens=tokens))
-    assert [mistake.name for mistake in found] == ["prefill_min_chunk_tokens"]
 
 
 def test_a_custom_ceiling_set_under_another_tier_is_refused_t04() -> None:
