@@ -63,15 +63,21 @@ def add_arguments(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run one verb on this machine; the exit code (``status``: 3 when it is not healthy)."""
     from omlxd.cli.service_text import context
-    from omlxd.errors import ServiceFailed
+    from omlxd.errors import OmlxdError
     from omlxd.service.machine import this_machine
 
     _quiet_logs()
     try:
         return perform(context(arguments, os.environ, this_machine()))
-    except ServiceFailed as error:
+    except BrokenPipeError:
+        raise
+    except OmlxdError as error:
         print(f"omlxd: {error.message}", file=sys.stderr)
-        return EXIT_FAILED
+    except OSError as error:
+        # A data folder of another account, a full disk.
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"omlxd: {where}{error.strerror or error}", file=sys.stderr)
+    return EXIT_FAILED
 
 
 def perform(context: "Context") -> int:

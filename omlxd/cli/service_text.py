@@ -7,10 +7,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from omlxd.config.places import Places, places
+from omlxd.config.places import Places, absolute, places
 from omlxd.errors import ServiceFailed
 from omlxd.service import health, interpreter, machine, remembered
 from omlxd.service.control import ServiceStatus
+from omlxd.service.definition import Written
 from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.interpreter import Interpreter
 from omlxd.service.job import Account, JobSpec, carried_environment
@@ -24,7 +25,9 @@ from omlxd.service.watch import Watch
 class Context:
     """Attributes:
     home: what ``--home`` says, absolute; None for the platform's own places.
+    config_file: the configuration that was named; None when it is the one of the places.
     python: the interpreter that runs this command.
+    written: what the installed definition says.
     """
 
     arguments: argparse.Namespace
@@ -32,7 +35,9 @@ class Context:
     machine: Machine
     places: Places
     home: Path | None
+    config_file: Path | None
     python: Interpreter
+    written: Written | None
 
     @property
     def executable(self) -> str:
@@ -84,20 +89,32 @@ class Context:
 
 
 def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Machine) -> Context:
-    """From flags and environment, as the daemon itself would read them."""
-    named = arguments.home or environ.get("OMLXD_HOME") or None
-    if named is None and arguments.system:
-        named = str(machine.SYSTEM_HOME)
-    home = None if named is None else Path(named).expanduser().absolute()
-    config = arguments.config or environ.get("OMLXD_CONFIG") or None
+    """From flags and environment; what they leave open is as the installed service has it.
+
+    Raises ConfigError for a home (``~``) of nobody.
+    """
+    home = _path(arguments.home or environ.get("OMLXD_HOME"))
+    config = _path(arguments.config or environ.get("OMLXD_CONFIG"))
+    written = machine.written(here, system=arguments.system)
+    if written is not None and home is None:
+        home = written.home
+        config = config or written.config_file
+    if home is None and arguments.system:
+        home = machine.SYSTEM_HOME
     return Context(
         arguments=arguments,
         environ=environ,
         machine=here,
-        places=places(home, Path(config) if config else None),
+        places=places(home, config),
         home=home,
+        config_file=config,
         python=interpreter.look(environ),
+        written=written,
     )
+
+
+def _path(named: str | None) -> Path | None:
+    return absolute(Path(named)) if named else None
 
 
 def is_healthy(status: ServiceStatus) -> bool:

@@ -6,11 +6,11 @@ from pathlib import Path
 import structlog
 
 from omlxd.errors import ServiceFailed
-from omlxd.service import last_exit, remembered, restarts, single_instance
+from omlxd.service import last_exit, restarts, single_instance
+from omlxd.service.definition import read_back
 from omlxd.service.health import Health
 from omlxd.service.last_exit import LastExit
 from omlxd.service.names import EXIT_TIMEOUT
-from omlxd.service.plist import program
 from omlxd.service.remembered import one_at_a_time
 from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
@@ -115,11 +115,8 @@ def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:
         content: bytes | None = definition.read_bytes()
     except OSError:
         content = None
-    known = remembered.recall(watch.state)
-    # A unit file is not read back: what was installed last has to do.
-    interpreter = None if content is None else program(content)
-    if interpreter is None and content is not None and known is not None:
-        interpreter = known.interpreter
+    written = None if content is None else read_back(content)
+    interpreter = None if written is None else written.interpreter
     return ServiceStatus(
         where=supervisor.name,
         definition=definition,

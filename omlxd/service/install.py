@@ -10,8 +10,9 @@ from typing import assert_never
 import structlog
 
 from omlxd.errors import ServiceFailed
-from omlxd.service import restarts
+from omlxd.service import access, restarts
 from omlxd.service.control import may_be_job, restart_loaded
+from omlxd.service.definition import read_back
 from omlxd.service.files import make_private_folder, write_atomically
 from omlxd.service.health import Healthy
 from omlxd.service.job import JobSpec
@@ -95,7 +96,8 @@ def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> I
             assert look.record is not None
             record = look.record
         else:
-            record = _change(supervisor, offer, watch, _Previous(previous, view.loaded), chosen)
+            before = _look_back(supervisor, offer, watch, previous)
+            record = _change(supervisor, offer, watch, before, chosen)
         remember(
             watch.state,
             Remembered(
@@ -112,7 +114,7 @@ def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> I
 def prepare_folders(job: JobSpec) -> None:
     """The folders and the (empty) configuration that the job needs; what exists stays as it is.
 
-    Raises ServiceFailed when one cannot be made.
+    Raises ServiceFailed when one cannot be made, or the account of ``job`` cannot use it.
     """
     try:
         for folder in (job.state, job.logs, job.config_file.parent):
@@ -120,14 +122,32 @@ def prepare_folders(job: JobSpec) -> None:
         if not job.config_file.exists():
             write_atomically(job.config_file, STARTER_CONFIG.encode(), 0o600)
             _give(job.config_file, job)
+        wrong = access.problems(job)
     except OSError as error:
         raise ServiceFailed(f"cannot prepare {error.filename}: {error.strerror}") from error
+    if wrong:
+        raise ServiceFailed("not installed: " + "\nand: ".join(wrong))
 
 
 @dataclass(frozen=True, slots=True)
 class _Previous:
+    """``loaded``: where the job was; ``watch``: looks at the data folder that it had."""
+
     definition: bytes | None
-    loaded: bool
+    loaded: tuple[Supervisor, ...]
+    watch: Watch
+
+
+def _look_back(
+    supervisor: Supervisor, offer: Offer, watch: Watch, definition: bytes | None
+) -> _Previous:
+    written = None if definition is None else read_back(definition)
+    state = None if written is None else written.state
+    return _Previous(
+        definition=definition,
+        loaded=tuple(place for place in (supervisor, *offer.others) if place.view().loaded),
+        watch=watch if state is None else watch.at(state),
+    )
 
 
 def _change(
@@ -138,9 +158,9 @@ def _change(
     chosen: Course,
 ) -> InstanceRecord:
     try:
+        restarts.forget(watch.state)
         for other in offer.others:
             other.unload()
-        restarts.forget(watch.state)
         match chosen:
             case Course.LOAD:
                 before = watch.before()
@@ -154,32 +174,34 @@ def _change(
             case _:
                 assert_never(chosen)
     except (ServiceFailed, OSError, KeyboardInterrupt) as failure:
-        restored = _roll_back(supervisor, offer, watch, previous)
+        restored = _roll_back(supervisor, offer, previous)
         if isinstance(failure, KeyboardInterrupt):
             raise
         raise ServiceFailed(f"{failure}\n{restored}") from failure
 
 
-def _roll_back(supervisor: Supervisor, offer: Offer, watch: Watch, previous: _Previous) -> str:
+def _roll_back(supervisor: Supervisor, offer: Offer, previous: _Previous) -> str:
     """Restore what was there; what became of it, in words. Never raises for the supervisor's sake.
 
     Without it a job that fails with a non-zero code would be started every ten seconds.
     """
-    log.warning("install_rolled_back", where=supervisor.name, had_job=previous.loaded)
+    log.warning("install_rolled_back", where=supervisor.name, had_job=bool(previous.loaded))
     try:
         if previous.definition is None:
             supervisor.remove()
             return "Nothing was installed."
-        if previous.definition == offer.definition and previous.loaded:
+        if previous.definition == offer.definition and previous.loaded == (supervisor,):
             return "The definition was left as it is."
         write_atomically(supervisor.definition, previous.definition, DEFINITION_MODE)
-        if not previous.loaded:
+        if supervisor not in previous.loaded:
             supervisor.unload()
+        if not previous.loaded:
             return "The previous definition was restored; it was not running."
-        restarts.forget(watch.state)
-        before = watch.before()
-        supervisor.load()
-        record = watch.until_up(before, supervisor.view)
+        restarts.forget(previous.watch.state)
+        before = previous.watch.before()
+        # Where it was in two places, one of them can run.
+        previous.loaded[0].load()
+        record = previous.watch.until_up(before, previous.loaded[0].view)
     except (ServiceFailed, OSError) as error:
         return f"Restoring the previous service failed as well: {error}"
     return f"The previous service was restored and runs (pid {record.pid})."

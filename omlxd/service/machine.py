@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omlxd.errors import ServiceFailed
 from omlxd.service import domains, plist, systemd
+from omlxd.service.definition import Written, read_back
 from omlxd.service.domains import Domain, Kind
 from omlxd.service.job import Account, JobSpec
 from omlxd.service.launchctl import Launchctl
@@ -120,6 +121,19 @@ def installed_supervisor(machine: Machine, remembered: str | None, *, system: bo
     return _job(machine, known if known in candidates else domains.choose(machine.uid, look))
 
 
+def written(machine: Machine, *, system: bool) -> Written | None:
+    """What the installed definition says; None when none is there or it cannot be understood."""
+    if machine.platform != "darwin":
+        path = SystemdUnit(machine.systemctl, _unit_folder(machine)).definition
+    else:
+        chosen = domains.SYSTEM if system else domains.of_user(machine.uid)[0]
+        path = _job(machine, chosen).definition
+    try:
+        return read_back(path.read_bytes())
+    except OSError:
+        return None
+
+
 def definition_of(job: JobSpec, supervisor: Supervisor) -> bytes:
     """The plist or unit file of ``job``. Raises ServiceFailed."""
     if supervisor.domain == systemd.DOMAIN:
@@ -145,4 +159,8 @@ def _unit(machine: Machine, *, system: bool) -> SystemdUnit:
         raise ServiceFailed(NOT_SUPPORTED)
     if system:
         raise ServiceFailed("--system is for macOS; on Linux the service is a user unit")
-    return SystemdUnit(machine.systemctl, machine.user_home / ".config" / "systemd" / "user")
+    return SystemdUnit(machine.systemctl, _unit_folder(machine))
+
+
+def _unit_folder(machine: Machine) -> Path:
+    return machine.user_home / ".config" / "systemd" / "user"

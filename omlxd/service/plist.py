@@ -4,15 +4,12 @@ import plistlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from xml.parsers.expat import ExpatError
 
 from omlxd.errors import ServiceFailed
 from omlxd.service.job import JobSpec, arguments, check
 
 AGENT_ONLY = ("LimitLoadToSessionType", "SoftResourceLimits")
 DAEMON_ONLY = ("UserName",)
-
-_UNREADABLE = (plistlib.InvalidFileException, ExpatError, ValueError)
 
 
 def template() -> bytes:
@@ -55,15 +52,6 @@ def render(job: JobSpec, label: str, source: bytes) -> bytes:
     result = _fill(keys, values)
     result["ProgramArguments"] += arguments(job)[len(result["ProgramArguments"]) :]
     return plistlib.dumps(result, sort_keys=False)
-
-
-def program(definition: bytes) -> str | None:
-    """The interpreter a written definition starts; None when it cannot be read."""
-    try:
-        found = plistlib.loads(definition)["ProgramArguments"][0]
-    except (*_UNREADABLE, KeyError, IndexError, TypeError):
-        return None
-    return found if isinstance(found, str) else None
 
 
 def _fill(value: Any, values: dict[str, str]) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service.files import make_private_folder, read_json, write_json
+from omlxd.service.files import read_json, write_json
 from omlxd.service.supervisor import Pace
 
 NAME = "service.json"
@@ -51,9 +51,13 @@ def forget(state: Path) -> None:
 def one_at_a_time(state: Path, pace: Pace) -> Iterator[None]:
     """Only one service command changes things at a time; a second one waits for the first.
 
-    Raises ServiceFailed when the first takes too long.
+    Without the folder nothing was installed with it, and there is nothing to wait for: made here
+    by root, it would not be the account's that a system daemon runs as.
+    Raises ServiceFailed when the first takes too long, OSError.
     """
-    make_private_folder(state)
+    if not state.is_dir():
+        yield
+        return
     descriptor = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _wait_for(descriptor, state, pace)

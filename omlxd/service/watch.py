@@ -100,6 +100,10 @@ class Watch:
     def state(self) -> Path:
         return self._state
 
+    def at(self, state: Path) -> "Watch":
+        """The same patience with another data folder."""
+        return Watch(state, self._ask, self._pace, within=self._within)
+
     def before(self) -> Before:
         record = single_instance.read_record(self._state)
         return Before(None if record is None else record.instance_id, last_exit.read(self._state))

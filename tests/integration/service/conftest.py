@@ -8,7 +8,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -147,8 +147,8 @@ class Mac:
             project=None,
             throwaway=(),
         )
-        facts = (arguments, self.environ, made.machine, made.places, made.home, python)
-        return ImpatientContext(*facts, within=self.within)
+        facts = {field.name: getattr(made, field.name) for field in fields(made)}
+        return ImpatientContext(**{**facts, "python": python}, within=self.within)
 
     @property
     def url(self) -> str:

@@ -1,16 +1,18 @@
 """What an installation does, and that it undoes what did not work."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from omlxd.errors import ConfigError, ServiceFailed
-from omlxd.service import last_exit
+from omlxd.service import control, last_exit, plist
 from omlxd.service.files import read_json, write_json
 from omlxd.service.health import Health, Healthy
 from omlxd.service.install import Course, Installed, Offer, course, install
 from omlxd.service.job import JobSpec
+from omlxd.service.uninstall import uninstall
 from omlxd.service.watch import Watch
 from tests.unit.service.fakes import FakeSupervisor, Time
 
@@ -52,8 +54,11 @@ class World:
 
     def install(self, definition: bytes = b"job 1") -> Installed:
         offer = Offer(self.job, definition, "1.0")
-        watch = Watch(self.state, self.answer, self.time.pace)
-        return install(self.supervisor, offer, watch, self.time.pace)
+        return install(self.supervisor, offer, self.watch, self.time.pace)
+
+    @property
+    def watch(self) -> Watch:
+        return Watch(self.state, self.answer, self.time.pace)
 
 
 @pytest.fixture
@@ -134,6 +139,44 @@ def test_a_stopped_service_stays_stopped_after_a_failed_update(world: World) -> 
         world.install(CONFIG_IS_WRONG)
     assert world.supervisor.loaded is None
     assert world.supervisor.definition.read_bytes() == b"job 1"
+
+
+def test_a_failed_move_to_another_home_watches_the_previous_one(world: World) -> None:
+    """The job that comes back runs in the data folder that its definition names."""
+    first = plist.render(world.job, "label", plist.template())
+    world.install(first)
+    old = world.state
+    world.job = replace(world.job, state=old.with_name("moved"))
+    world.supervisor.refuses.add(b"job of another home")
+    offer = Offer(world.job, b"job of another home", "1.0")
+    watch = Watch(world.job.state, world.answer, world.time.pace)
+    with pytest.raises(ServiceFailed, match="previous service was restored and runs"):
+        install(world.supervisor, offer, watch, world.time.pace)
+    assert world.supervisor.loaded == first
+
+
+def test_a_job_in_the_other_domain_is_loaded_there_again_after_a_failure(world: World) -> None:
+    """Both domains have one definition file."""
+    other = replace(world.supervisor, loaded=b"job 1", domain="user/501")
+    world.supervisor.definition.write_bytes(b"job 1")
+    world.supervisor.refuses.add(b"job 2")
+    offer = Offer(world.job, b"job 2", "1.0", others=(other,))
+    with pytest.raises(ServiceFailed, match="previous service was restored and runs"):
+        install(world.supervisor, offer, world.watch, world.time.pace)
+    assert world.supervisor.loaded is None
+    assert other.loaded == b"job 1"
+    world.supervisor.refuses.clear()
+    install(world.supervisor, offer, world.watch, world.time.pace)
+    assert (world.supervisor.loaded, other.loaded) == (b"job 2", None)
+
+
+def test_no_command_but_install_makes_the_data_folder(world: World) -> None:
+    """Made by root, a system daemon could not enter it."""
+    with pytest.raises(ServiceFailed, match="not installed"):
+        control.start(world.supervisor, world.watch, world.time.pace)
+    control.stop(world.supervisor, world.watch, world.time.pace, disable=False)
+    uninstall([world.supervisor], world.state, world.time.pace)
+    assert not world.state.exists()
 
 
 def test_a_roll_back_that_fails_as_well_says_both(world: World) -> None:

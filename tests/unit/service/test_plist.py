@@ -11,7 +11,7 @@ import pytest
 from omlxd.errors import ServiceFailed
 from omlxd.service.job import Account, JobSpec, carried_environment, left_behind
 from omlxd.service.names import EXIT_TIMEOUT, LABEL
-from omlxd.service.plist import program, render, template
+from omlxd.service.plist import render, template
 
 JOB = JobSpec(
     interpreter="/Users/ann/.local/share/uv/tools/omlxd/bin/python",
@@ -156,12 +156,6 @@ def test_only_harmless_settings_of_the_shell_are_carried() -> None:
     assert carried == {"HF_HOME": "/Users/ann/hf"}
     assert b"secret" not in render(replace(JOB, environment=carried), LABEL, template())
     assert left_behind(environ) == ("OMLXD_SERVER_PORT",)
-
-
-def test_a_written_definition_tells_its_interpreter() -> None:
-    assert program(render(JOB, LABEL, template())) == JOB.interpreter
-    for damaged in (b"", b"<plist>", b"not a list", plistlib.dumps({"ProgramArguments": []})):
-        assert program(damaged) is None
 
 
 def test_the_wheel_carries_the_template_where_an_installation_looks_for_it() -> None:

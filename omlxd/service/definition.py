@@ -1,0 +1,80 @@
+"""Reads an installed definition back, a plist or a unit file: what it starts, and where."""
+
+import plistlib
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.parsers.expat import ExpatError
+
+_UNREADABLE = (plistlib.InvalidFileException, ExpatError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a definition says; None is not said.
+
+    Attributes:
+        home, config_file: as ``--home`` and ``--config`` of the daemon.
+        user: the account of a system daemon.
+    """
+
+    interpreter: str
+    home: Path | None
+    config_file: Path | None
+    state: Path | None
+    user: str | None
+    environment: Mapping[str, str]
+
+
+def read_back(definition: bytes) -> Written | None:
+    """None when it is neither, or damaged."""
+    try:
+        keys = plistlib.loads(definition)
+    except _UNREADABLE:
+        keys = _unit(definition)
+    match keys:
+        case {"ProgramArguments": [str(interpreter), *words]}:
+            state, user = keys.get("WorkingDirectory"), keys.get("UserName")
+            environment = keys.get("EnvironmentVariables")
+            return Written(
+                interpreter=interpreter,
+                home=_option(words, "--home"),
+                config_file=_option(words, "--config"),
+                state=Path(state) if isinstance(state, str) else None,
+                user=user if isinstance(user, str) else None,
+                environment=environment if isinstance(environment, dict) else {},
+            )
+    return None
+
+
+def _option(words: Sequence[object], name: str) -> Path | None:
+    if name not in words[:-1]:
+        return None
+    value = words[words.index(name) + 1]
+    return Path(value) if isinstance(value, str) else None
+
+
+def _unit(definition: bytes) -> Mapping[str, Any] | None:
+    """Our own unit file, under the names of a plist."""
+    keys: dict[str, Any] = {"EnvironmentVariables": {}}
+    try:
+        for line in definition.decode().splitlines():
+            name, _, value = line.partition("=")
+            match name:
+                case "ExecStart":
+                    words = shlex.split(value.replace("$$", "$"))
+                    keys["ProgramArguments"] = [_plain(word) for word in words]
+                case "WorkingDirectory":
+                    keys[name] = _plain(value)
+                case "Environment":
+                    variable, _, text = _plain(*shlex.split(value)).partition("=")
+                    keys["EnvironmentVariables"][variable] = text
+    except (ValueError, TypeError):
+        return None
+    return keys
+
+
+def _plain(text: str) -> str:
+    return text.replace("%%", "%")

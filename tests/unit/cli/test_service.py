@@ -1,0 +1,128 @@
+"""Where the service commands look, by their flags, the environment, and what is installed."""
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omlxd.cli import service
+from omlxd.cli.service_text import Context, context
+from omlxd.config.places import places
+from omlxd.errors import ConfigError
+from omlxd.service import machine, plist, systemd
+from omlxd.service.job import Account, JobSpec
+from omlxd.service.launchctl import Launchctl
+from omlxd.service.machine import Machine
+from omlxd.service.names import LABEL, UNIT
+from omlxd.service.systemd import Systemctl
+from tests.unit.service.fakes import Time
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Machine:
+    return Machine(
+        platform="darwin",
+        uid=501,
+        user_home=tmp_path / "ann",
+        launchctl=Launchctl("/none"),
+        systemctl=Systemctl("/none"),
+        systemd_booted=lambda: True,
+        pace=Time().pace,
+        system_folder=tmp_path / "LaunchDaemons",
+    )
+
+
+def asked(here: Machine, *words: str, environ: Mapping[str, str] | None = None) -> Context:
+    parser = ArgumentParser()
+    service.add_arguments(parser.add_subparsers())
+    return context(parser.parse_args(["service", *words]), environ or {}, here)
+
+
+def install(here: Machine, home: Path | None, config: Path | None = None) -> None:
+    found = places(home, config)
+    job = JobSpec("/python", found.config_file, found.state, found.logs, home)
+    path = here.user_home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+    content = plist.render(job, LABEL, plist.template())
+    if here.platform != "darwin":
+        path = here.user_home / ".config" / "systemd" / "user" / UNIT
+        content = systemd.render(job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("platform", ["darwin", "linux"])
+@pytest.mark.parametrize(
+    "verb", ["install", "uninstall", "start", "stop", "restart", "status", "logs"]
+)
+def test_every_verb_looks_where_the_service_was_installed(
+    here: Machine, platform: str, verb: str
+) -> None:
+    here = replace(here, platform=platform)
+    install(here, Path("/data/x"), Path("/etc/omlxd.toml"))
+    found = asked(here, verb)
+    assert found.home == Path("/data/x")
+    assert found.places == places(Path("/data/x"), Path("/etc/omlxd.toml"))
+    assert found.job().home == Path("/data/x")
+    assert found.belongings().config_file is None, "a purge keeps it: it is the user's own"
+
+
+def test_the_configuration_at_its_usual_place_stays_a_belonging(here: Machine) -> None:
+    install(here, Path("/data/x"))
+    assert asked(here, "uninstall").belongings().config_file == Path("/data/x/config.toml")
+
+
+def test_what_is_named_wins_over_what_is_installed(here: Machine) -> None:
+    install(here, Path("/data/x"), Path("/etc/omlxd.toml"))
+    assert asked(here, "status", "--home", "/y").places == places(Path("/y"), None)
+    assert asked(here, "status", environ={"OMLXD_HOME": "/y"}).places == places(Path("/y"), None)
+    named = asked(here, "install", "--config", "/z.toml")
+    assert named.places == places(Path("/data/x"), Path("/z.toml"))
+
+
+def test_installed_at_the_usual_places_they_are_used(here: Machine) -> None:
+    install(here, None)
+    assert asked(here, "status").places == places(None, None)
+
+
+def test_with_nothing_installed_or_a_damaged_definition_the_usual_places_are(
+    here: Machine,
+) -> None:
+    assert asked(here, "status").places == places(None, None)
+    install(here, Path("/data/x"))
+    next(here.user_home.rglob("*.plist")).write_bytes(b"damaged")
+    assert asked(here, "status").places == places(None, None)
+
+
+def test_the_daemon_of_the_whole_mac_has_a_definition_of_its_own(here: Machine) -> None:
+    install(here, Path("/data/x"))
+    assert asked(here, "status", "--system").home == machine.SYSTEM_HOME
+    found = places(Path("/srv/omlxd"), None)
+    account = Account("ann", 501, 20, here.user_home)
+    job = JobSpec("/python", found.config_file, found.state, found.logs, Path("/srv/omlxd"))
+    here.system_folder.mkdir()
+    (here.system_folder / f"{LABEL}.plist").write_bytes(
+        plist.render(replace(job, account=account), LABEL, plist.template())
+    )
+    assert asked(here, "status", "--system").places == found
+
+
+def test_a_home_of_nobody_is_a_mistake(here: Machine) -> None:
+    with pytest.raises(ConfigError, match="no_such_user"):
+        asked(here, "status", "--home", "~no_such_user/x")
+
+
+def test_a_data_folder_of_another_account_is_a_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: Machine
+) -> None:
+    def refused(_: Context) -> int:
+        raise PermissionError(13, "Permission denied", "/data/x/state/service.lock")
+
+    monkeypatch.setattr(service, "perform", refused)
+    monkeypatch.setattr(machine, "this_machine", lambda: here)
+    monkeypatch.setattr(service, "_quiet_logs", lambda: None)
+    parser = ArgumentParser()
+    service.add_arguments(parser.add_subparsers())
+    assert service.run(parser.parse_args(["service", "start"])) == 1
+    assert capsys.readouterr().err == ("omlxd: /data/x/state/service.lock: Permission denied\n")
