@@ -15,8 +15,8 @@ class TextOptions:
     )
     max_renders: int = option(
         4,
-        "Prompts made at the same time. A render that overran its deadline cannot be stopped "
-        "and holds its place until it ends; with all places held so, requests get 503.",
+        "Prompts made at the same time. A render that overran its deadline holds its place until "
+        "it next writes text or ends; with all places held so, requests get 503.",
         low=1,
     )
     max_input_characters: int = option(

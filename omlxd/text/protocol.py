@@ -1,6 +1,6 @@
 """What the text side needs of a model's tokenizer; ``backend/mlx`` has the class that fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 Joining = Literal["bytes", "bytes_less_space", "context"]
@@ -47,10 +47,12 @@ class Tokenizer(Protocol):
         messages: Sequence[Mapping[str, Any]],
         *,
         template_arguments: Mapping[str, Any],
+        check: Callable[[int], None],
     ) -> str:
         """The prompt text for ``messages``, with the generation prompt, in the sandbox.
 
         ``content`` of every message is a string, whatever shape the template wants. Blocks for
-        as long as the template runs. Raises ``errors.TemplateFailed`` with the template's own
-        message, ``errors.NoChatTemplate`` where there is none.
+        as long as the template runs; ``check`` is called with the characters so far as they come,
+        and ends it by raising ``errors.TemplateFailed``. Raises that too with the template's own
+        message, and ``errors.NoChatTemplate`` where there is none.
         """

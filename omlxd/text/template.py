@@ -1,11 +1,13 @@
 """Prompts as tokens: chat messages through the model's template, or plain text, off the loop.
 
 A chat template is a program that came with the model: the sandbox bounds what it can reach, not
-how long it runs, and a thread cannot be stopped. So each prompt is made in a daemon thread of
-its own, waited for up to a deadline and then left behind, and only so many exist at a time.
+how long it runs, and a thread can be stopped only where it asks, which is as it writes text. So
+each prompt is made in a daemon thread of its own, waited for up to a deadline and then left
+behind, and only so many exist at a time.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -60,9 +62,14 @@ class PromptMaker:
         self._check_input(count_characters(messages), "messages")
         plain = plain_messages(messages)
 
-        def make() -> list[int]:
-            text = tokenizer.render(plain, template_arguments=template_arguments)
-            self._check_rendered(len(text))
+        def make(left: threading.Event) -> list[int]:
+            def check(characters: int) -> None:
+                if left.is_set():
+                    raise TemplateFailed("Nobody waits for this any more.", param="messages")
+                self._check_rendered(characters)
+
+            text = tokenizer.render(plain, template_arguments=template_arguments, check=check)
+            check(len(text))
             return _encode(tokenizer, text, add_special_tokens=False, param="messages")
 
         return await self._in_thread(make, param="messages", what="chat template")
@@ -82,7 +89,7 @@ class PromptMaker:
             return _known_tokens(tokenizer, prompt)
         self._check_input(len(prompt), "prompt")
 
-        def make() -> list[int]:
+        def make(_: threading.Event) -> list[int]:
             return _encode(tokenizer, prompt, add_special_tokens=True, param="prompt")
 
         return await self._in_thread(make, param="prompt", what="tokenizer")
@@ -108,11 +115,15 @@ class PromptMaker:
                 limit=limit,
             )
 
-    async def _in_thread(self, make: Callable[[], _T], *, param: str, what: str) -> _T:
-        """``make()``'s result or error. Time spent waiting for a place is not its time."""
+    async def _in_thread(
+        self, make: Callable[[threading.Event], _T], *, param: str, what: str
+    ) -> _T:
+        """``make``'s result or error; its event is set once nobody waits for it. Time spent
+        waiting for a place is not its time."""
         deadline = self._options.render_deadline
         await self._take_place()
-        job = OwnThread("render", make, self._ended)
+        left = threading.Event()
+        job = OwnThread("render", lambda: make(left), self._ended)
         self._jobs.add(job)
         job.start()
         try:
@@ -120,6 +131,7 @@ class PromptMaker:
             if job.result.done():
                 return job.result.result()
         finally:
+            left.set()
             job.result.cancel()
         log.warning("render_left_behind", deadline=deadline, left_behind=self.left_behind)
         raise TemplateFailed(

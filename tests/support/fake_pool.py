@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -68,7 +68,11 @@ class ByteTokenizer:
         return b"<eos>" if token == EOS else bytes([token])
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, template_arguments: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        template_arguments: Mapping[str, Any],
+        check: Callable[[int], None],
     ) -> str:
         return "".join(f"{m['role']}: {m['content']}\n" for m in messages)
 

@@ -57,7 +57,11 @@ class PieceTokenizer:
         return self._pieces[token]
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, template_arguments: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        template_arguments: Mapping[str, Any],
+        check: Callable[[int], None],
     ) -> str:
         assert self._render is not None
         self.rendered.append(messages)

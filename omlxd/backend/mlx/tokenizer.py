@@ -8,6 +8,7 @@ import structlog
 
 from omlxd.backend.mlx.coding import coding_of
 from omlxd.backend.mlx.imports import import_mlx_lm
+from omlxd.backend.mlx.sandbox import Check, bound_templates, checked_by
 from omlxd.backend.mlx.token_bytes import Joining
 from omlxd.backend.mlx.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from omlxd.errors import ModelBroken, ModelLoadFailed, NoChatTemplate, TemplateFailed
@@ -49,6 +50,7 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
     files = read_tokenizer_files(Path(path))
     # Imported here: it takes seconds and belongs on the thread that loads.
     import_mlx_lm()
+    bound_templates()
     from mlx_lm.utils import load_tokenizer as load
 
     extra: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
@@ -118,6 +120,7 @@ class MlxTokenizer:
         messages: Sequence[Mapping[str, Any]],
         *,
         template_arguments: Mapping[str, Any],
+        check: Check,
     ) -> str:
         if not self._has_chat_template:
             raise NoChatTemplate(self._name)
@@ -128,11 +131,11 @@ class MlxTokenizer:
                 "which is set by the server. Remove it from the configuration.",
                 param="messages",
             )
-        if self._wants_parts is None:
-            self._wants_parts = self._find_whether_it_wants_parts(template_arguments)
-        shaped = [_with_parts(m) for m in messages] if self._wants_parts else list(messages)
         try:
-            return self._apply(shaped, template_arguments)
+            with checked_by(check):
+                return self._apply(self._shaped(messages, template_arguments), template_arguments)
+        except TemplateFailed:
+            raise
         except Exception as error:
             # The template is a program that came with the model and may raise anything.
             log.info("chat_template_failed", model=self._name, kind=type(error).__name__)
@@ -149,6 +152,13 @@ class MlxTokenizer:
         )
         return text
 
+    def _shaped(
+        self, messages: Sequence[Mapping[str, Any]], template_arguments: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        if self._wants_parts is None:
+            self._wants_parts = self._find_whether_it_wants_parts(template_arguments)
+        return [_with_parts(m) for m in messages] if self._wants_parts else messages
+
     def _find_whether_it_wants_parts(self, template_arguments: Mapping[str, Any]) -> bool:
         """Some templates only walk a list of parts: with a string they lose the content."""
         probe = {"role": "user", "content": "marker"}
@@ -159,6 +169,8 @@ class MlxTokenizer:
     def _shows(self, message: Mapping[str, Any], template_arguments: Mapping[str, Any]) -> bool:
         try:
             return "marker" in self._apply([message], template_arguments)
+        except TemplateFailed:
+            raise
         except Exception:  # noqa: BLE001 - a template may raise anything, and then shows nothing
             return False
 

@@ -40,7 +40,7 @@ every_kind = pytest.mark.parametrize(
 
 
 def render(tokenizer: Tokenizer, messages: Any = HELLO, **arguments: Any) -> str:
-    return tokenizer.render(messages, template_arguments=arguments)
+    return tokenizer.render(messages, template_arguments=arguments, check=lambda _: None)
 
 
 def templated(folder: Path, template: str, **files: Any) -> MlxTokenizer:
@@ -212,6 +212,10 @@ def test_template_arguments_reach_the_template_but_not_the_library(tmp_path: Pat
         ("{% for x in %}", "Expected an expression"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+        ("{{ ((messages[0].content | length) ** 300000) is odd }}", "too large"),
+        ("{{ (10 ** 300000) is odd }}", "too large"),
+        ("{{ 'x' * 10**9 }}", "too large"),
+        ("{{ 10**9 * messages }}", "too large"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "not safely callable|unsafe"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
@@ -224,6 +228,29 @@ def test_what_a_template_raises_fails_the_request_with_its_words(
     with pytest.raises(TemplateFailed, match=reason) as caught:
         render(tokenizer)
     assert caught.value.param == "messages"
+
+
+def test_ordinary_arithmetic_of_a_template_goes_on_as_it_was(tmp_path: Path) -> None:
+    text = "{{ 3 * 4 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ '-' * 5 }} {{ 1.5 * 2 }} {{ [1] * 2 }}"
+    assert render(templated(tmp_path, text)) == "12 1024 0.5 ----- 3.0 [1, 1]"
+
+
+def test_a_render_is_asked_as_its_text_grows_whether_to_go_on(tmp_path: Path) -> None:
+    endless = (
+        "{% for i in range(99999) %}{% for j in range(99999) %}{{ 'word ' }}"
+        "{% endfor %}{% endfor %}"
+    )
+    tokenizer = templated(tmp_path, endless)
+    asked: list[int] = []
+
+    def check(characters: int) -> None:
+        asked.append(characters)
+        if characters > 1000:
+            raise TemplateFailed("enough", param="messages")
+
+    with pytest.raises(TemplateFailed, match=r"^enough$"):
+        tokenizer.render(HELLO, template_arguments={}, check=check)
+    assert max(asked) <= 1005
 
 
 def test_a_template_that_walks_parts_gets_parts(tmp_path: Path) -> None:

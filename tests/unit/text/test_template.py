@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -169,6 +169,43 @@ async def test_a_render_past_its_deadline_fails_its_request_and_is_left_behind(
         await chat(maker, hanging.tokenizer)
     assert maker.left_behind == 1
     assert await chat(maker, PieceTokenizer(render=contents))
+
+
+class Talkative(PieceTokenizer):
+    """A template that writes for as long as it may."""
+
+    def __init__(self) -> None:
+        super().__init__(render=contents)
+        self.ended: list[OmlxdError] = []
+        self.most = 0
+
+    def render(self, *_: Any, check: Callable[[int], None], **__: Any) -> str:
+        try:
+            while True:
+                check(self.most)
+                self.most += 1
+        except OmlxdError as error:
+            self.ended.append(error)
+            raise
+
+
+async def test_a_template_that_writes_without_end_is_stopped_at_the_limit() -> None:
+    maker = PromptMaker(TextOptions(max_rendered_characters=1000))
+    tokenizer = Talkative()
+    with pytest.raises(TemplateFailed, match=r"text\.max_rendered_characters"):
+        await chat(maker, tokenizer)
+    assert tokenizer.most == 1001
+
+
+async def test_a_render_that_nobody_waits_for_ends_as_soon_as_it_writes() -> None:
+    maker = PromptMaker(TextOptions(render_deadline=0.02, max_rendered_characters=10**12))
+    tokenizer = Talkative()
+    with pytest.raises(TemplateFailed, match=r"text\.render_deadline"):
+        await chat(maker, tokenizer)
+    async with asyncio.timeout(60):
+        while maker.left_behind:
+            await asyncio.sleep(0.001)
+    assert len(tokenizer.ended) == 1
 
 
 async def test_only_so_many_renders_are_left_behind(hanging: Hanging) -> None:

@@ -1,0 +1,78 @@
+"""Bounds on what a chat template may make, beside jinja's sandbox, which bounds what it reaches."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+MOST_ITEMS: Final = 1_000_000
+"""In a string or list that ``*`` repeats."""
+MOST_BITS: Final = 10_000
+"""Of a whole number that ``*`` and ``**`` make. One operation holds the interpreter until it is
+done, and with it every other thread."""
+
+Check = Callable[[int], None]
+"""Called with the characters rendered so far; raises to end the render."""
+
+_check: ContextVar[Check] = ContextVar("check", default=lambda _: None)
+
+
+@contextmanager
+def checked_by(check: Check) -> Iterator[None]:
+    """Templates rendered inside ask ``check`` before they go on."""
+    before = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(before)
+
+
+@functools.cache
+def bound_templates() -> None:
+    """From now on transformers compiles chat templates with these bounds."""
+    # Imported here: nothing needs it before the first tokenizer.
+    from jinja2 import Template
+    from jinja2.runtime import Context
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from transformers.utils import chat_template_utils
+
+    class BoundedTemplate(Template):
+        def render(self, *args: Any, **kwargs: Any) -> str:
+            check = _check.get()
+            pieces, size = [], 0
+            for piece in self.generate(*args, **kwargs):
+                pieces.append(piece)
+                size += len(piece)
+                check(size)
+            return "".join(pieces)
+
+    class BoundedEnvironment(ImmutableSandboxedEnvironment):
+        template_class = BoundedTemplate
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+            refuse_large(operator, left, right)
+            return super().call_binop(context, operator, left, right)
+
+    chat_template_utils.ImmutableSandboxedEnvironment = BoundedEnvironment
+
+
+def refuse_large(operator: str, left: Any, right: Any) -> None:
+    """Raises OverflowError where ``left operator right``, ``*`` or ``**``, would be too large."""
+    match left, right:
+        case int(), int():
+            bits = left.bit_length() * right if operator == "**" else _bits(left, right)
+            too_large = bits > MOST_BITS
+        case (str() | bytes() | list() | tuple(), int()):
+            too_large = len(left) * right > MOST_ITEMS
+        case (int(), str() | bytes() | list() | tuple()):
+            too_large = left * len(right) > MOST_ITEMS
+        case _:
+            too_large = False
+    if too_large:
+        raise OverflowError(f"the result of {operator} would be too large")
+
+
+def _bits(left: int, right: int) -> int:
+    return left.bit_length() + right.bit_length()
