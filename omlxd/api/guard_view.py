@@ -144,7 +144,10 @@ def readings_body(entry: Entry | None, now: float) -> dict[str, Any]:
 
 
 def entry_body(entry: Entry) -> dict[str, Any]:
-    """One decision, what it rested on and what came of it. ``times``: in a row, unchanged."""
+    """One decision, what it rested on and what came of it. ``times``: in a row, unchanged.
+
+    ``reclaimed_bytes``: what earlier actions freed that cannot say so at once, see ``Entry``.
+    """
     decision, reading = entry.decision, entry.reading
     outcomes = {done.action: done for done in entry.outcomes}
     actions = []
@@ -164,6 +167,7 @@ def entry_body(entry: Entry) -> dict[str, Any]:
         "times": entry.times,
         **_decision_body(decision),
         "changed": entry.changed,
+        "reclaimed_bytes": entry.reclaimed,
         "applied": decision.apply,
         "ceiling_bytes": decision.ceiling,
         "soft_bytes": decision.ceilings.soft,

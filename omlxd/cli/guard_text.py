@@ -18,10 +18,14 @@ def render(guard: Mapping[str, Any]) -> list[str]:
     lines += ["", "policy", *_policy(guard["policy"])]
     if guard["preview"] is not None:
         lines += ["", "the ceiling under each tier now", *_preview(guard)]
-    recent = [event for event in guard["decisions"] if event["actions"] or event["changed"]]
+    recent = [event for event in guard["decisions"] if _tells_something(event)]
     if recent:
         lines += ["", "decisions", *(line for e in recent[-SHOWN:] for line in render_event(e))]
     return lines
+
+
+def _tells_something(event: Mapping[str, Any]) -> bool:
+    return bool(event["actions"] or event["changed"] or event["reclaimed_bytes"])
 
 
 def render_event(event: Mapping[str, Any]) -> list[str]:
@@ -34,6 +38,8 @@ def render_event(event: Mapping[str, Any]) -> list[str]:
         f"  {at}  {event['level']}{emergency}  {size(event['usage_bytes'])} of "
         f"{size(event['ceiling_bytes'])}{paused}  {event['reason']}{times}"
     ]
+    if event["reclaimed_bytes"]:
+        lines.append(f"            the pool gave back {size(event['reclaimed_bytes'])}")
     return lines + [f"            {_action(action, event)}" for action in event["actions"]]
 
 

@@ -84,6 +84,7 @@ class Guard:
             apply=doers.apply,
             set_limits=around.engine.set_limits,
             after_tick=self._after_tick,
+            reclaimed=lambda: around.engine.reclaimed_bytes,
         )
 
     async def run(self) -> None:

@@ -44,6 +44,7 @@ class Enforcer:
         self._settings = settings
         self._state = GuardState()
         self._hint: float | None = None
+        self._reclaimed = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._asked: list[asyncio.Future[None]] = []
@@ -208,9 +209,10 @@ class Enforcer:
         outcomes: tuple[Outcome, ...],
     ) -> None:
         changed = (decision.level, decision.paused) != (before.level, before.paused)
-        now = self._ports.clock()
+        now, reclaimed = self._ports.clock(), self._ports.reclaimed()
+        since, self._reclaimed = reclaimed - self._reclaimed, reclaimed
         entry = self.record.add(
-            Entry(0, now, now, time.time(), 1, decision, reading, outcomes, changed)
+            Entry(0, now, now, time.time(), 1, decision, reading, outcomes, changed, since)
         )
         write = log.info if entry.eventful else log.debug
         write(
@@ -224,6 +226,7 @@ class Enforcer:
             reason=decision.reason,
             actions=[str(action) for action in deeds(decision.actions)],
             applied=decision.apply,
+            reclaimed=entry.reclaimed,
             usage=decision.usage.bytes,
             ceiling=decision.ceiling,
             soft=decision.ceilings.soft,

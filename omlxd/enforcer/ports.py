@@ -13,6 +13,10 @@ def _no_cache() -> HotCache | None:
     return None
 
 
+def _nothing() -> int:
+    return 0
+
+
 def _no_images() -> int | None:
     return 0
 
@@ -35,6 +39,7 @@ class GuardPorts:
     sample: the allocator's numbers, fresh when the device thread is idle; None before it is up.
     apply: carry one action of a decision out; what became of it.
     after_tick: called after each tick (idle timeouts).
+    reclaimed: bytes that the allocator's pool gave back when asked to, since the start.
     hot_cache, image_cache_bytes: the caches that can be shrunk; none by default.
     """
 
@@ -46,5 +51,6 @@ class GuardPorts:
     apply: Callable[[Action, Decision], Awaitable[Outcome]]
     set_limits: Callable[[Limits], None]
     after_tick: Callable[[], None]
+    reclaimed: Callable[[], int] = _nothing
     hot_cache: Callable[[], HotCache | None] = _no_cache
     image_cache_bytes: Callable[[], int | None] = _no_images

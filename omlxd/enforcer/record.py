@@ -32,10 +32,14 @@ class Entry:
     outcomes: tuple[Outcome, ...]
     changed: bool
     """The level or the pause changed with it."""
+    reclaimed: int = 0
+    """Bytes that the allocator's pool gave back since the decision before. The device thread does
+    that at its next step boundary, and requests that were aborted leave theirs in the pool, so
+    what those actions freed is told here and not in their outcomes."""
 
     @property
     def eventful(self) -> bool:
-        return self.changed or bool(deeds(self.decision.actions))
+        return self.changed or bool(deeds(self.decision.actions)) or self.reclaimed > 0
 
 
 def deeds(actions: tuple[Action, ...]) -> tuple[Action, ...]:

@@ -105,6 +105,7 @@ class Outcome:
     accepted: bool = True
     """False when nobody took it or its precondition was gone."""
     freed: int | None = None
-    """Bytes it gave back, measured; None when it cannot say yet."""
+    """Bytes it gave back, measured; None when it cannot say yet, as a reclaim of the pool and an
+    abort never can: the device thread carries them out later."""
     in_flight: bool = False
     """Taken, but not done within one poll; its bytes count as being freed."""

@@ -255,6 +255,7 @@ async def test_decisions_tell_what_was_done_and_what_it_freed() -> None:
             "in_flight": False,
         }
     ]
+    assert [decision["reclaimed_bytes"] for decision in decisions] == [0, 0]
     assert first["binding"] == "custom"
     assert first["reading"]["footprint"] == int(9.2 * GiB)
     assert last["level"] == "ok"

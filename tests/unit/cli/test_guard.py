@@ -153,12 +153,14 @@ def test_refused_and_pending_actions_are_told_apart() -> None:
         "ceiling_bytes": None,
         "reason": "Why.",
         "applied": True,
+        "reclaimed_bytes": 3 * GiB,
         "actions": [
             {"action": "abort_loads", "model_ids": ["a", "b"], "accepted": False},
             {"action": "unload", "model_id": "c", "accepted": True, "in_flight": True},
         ],
     }
-    head, refused, pending = render_event(event)
+    head, pool, refused, pending = render_event(event)
+    assert pool.strip() == "the pool gave back 3.0GB"
     assert head.endswith("hard EMERGENCY  - of -  Why. (x2)")
     assert refused.strip() == "abort loads a, b: refused"
     assert pending.strip() == "unload c: under way"

@@ -42,6 +42,7 @@ class FakeMachine:
         self.open = 0
         self.models: tuple[ModelView, ...] = ()
         self.idle_checks = 0
+        self.reclaimed_bytes = 0
         self.failed: list[OmlxdError] = []
         settings = GuardSettings(policy, {}, {}, lambda values: None)
         around: Any = Surroundings(

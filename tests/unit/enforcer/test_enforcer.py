@@ -28,6 +28,7 @@ class Machine:
         self.applied: list[Action] = []
         self.limits: list[Limits] = []
         self.idle_checks = 0
+        self.reclaimed = 0
         self.read_error: Exception | None = None
         self.effect: Callable[[Action], Outcome] = self.take
         configured = policy or GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING)
@@ -46,6 +47,7 @@ class Machine:
                 apply=self.apply,
                 set_limits=self.limits.append,
                 after_tick=self.check_idle,
+                reclaimed=lambda: self.reclaimed,
             ),
             self.settings,
         )
@@ -152,6 +154,19 @@ async def test_uneventful_decisions_in_a_row_are_one_entry() -> None:
     (entry,) = machine.enforcer.record.entries
     assert entry.times == 5
     assert entry.last_at - entry.at == 4.0
+
+
+async def test_what_the_pool_gave_back_is_told_with_the_next_decision() -> None:
+    """the decisions as they happen, each with reading, level, actions and what they freed"""
+    machine = Machine()
+    await machine.tick()
+    machine.reclaimed = 3 * GiB
+    await machine.tick()
+    await machine.tick()
+    machine.reclaimed = 5 * GiB
+    await machine.tick()
+    told = [(entry.number, entry.reclaimed) for entry in machine.enforcer.record.entries]
+    assert told == [(1, 0), (2, 3 * GiB), (3, 0), (4, 2 * GiB)]
 
 
 async def test_followers_hear_of_eventful_decisions() -> None:
