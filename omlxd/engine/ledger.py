@@ -132,6 +132,7 @@ class Ledger:
         match event:
             case LoadProgress(_, loaded, total):
                 ticket.loaded_bytes, ticket.total_bytes = loaded, total
+                ticket.sized.give(total)
                 return
             case LoadFinished(_, facts):
                 self.views[ticket.model_id] = EngineView()

@@ -43,6 +43,7 @@ class LoadTicket:
         self.loaded_bytes: int | None = None
         self.total_bytes: int | None = None
         self.answer: Answer[ModelFacts] = Answer()
+        self.sized: Answer[int] = Answer()
         self._cancel = cancel
 
     async def result(self) -> ModelFacts:
@@ -51,6 +52,10 @@ class LoadTicket:
         Raises ModelLoadFailed, ModelBroken, ModelLoadCancelled, ShuttingDown or EngineDied.
         """
         return await self.answer.wait()
+
+    async def size(self) -> int:
+        """Bytes of the whole, as soon as they are known; no answer when the load ends before."""
+        return await self.sized.wait()
 
     def cancel(self) -> None:
         """Stop at the next piece; no effect on a load that has ended."""

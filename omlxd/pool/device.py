@@ -1,7 +1,7 @@
 """Carries loads and unloads to the device thread, and waits for what they promise."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
@@ -34,7 +34,14 @@ log = structlog.get_logger(__name__)
 LARGEST_SURPLUS = 1.5
 """Times the weights; beyond it the measured growth was not the model's."""
 
+FIRST_PREFILL_LIMIT = 5.0
+"""Seconds for which a loaded model in use is kept the room for its first prefill."""
+
 Done = Callable[[ModelRecord, OmlxdError | None], None]
+
+
+Measured = Callable[[CatalogModel, int, bool], None]
+"""Takes what a model took, and whether nothing else can have taken it."""
 
 
 class Device:
@@ -47,21 +54,27 @@ class Device:
         done: Done,
         *,
         quiet: Callable[[], bool],
-        measured: Callable[[CatalogModel, int], None],
+        measured: Measured,
+        outgrown: Callable[[ModelRecord, int], None],
     ) -> None:
-        """``quiet``: nothing runs, and at most one load; ``measured`` hears what models took."""
+        """``quiet``: nothing runs, and at most one load; ``measured`` hears what models took;
+        ``outgrown`` decides about a load that turns out to need more than it was promised."""
         self._options = options
         self._ports = ports
         self._done = done
         self._quiet = quiet
         self._measured = measured
+        self._outgrown = outgrown
         self._release = Release(options, ports)
         self._ledger = Ledger()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def promised(self) -> int:
-        """Bytes that loads may still allocate."""
-        return self._ledger.outstanding()
+    def promised(self, records: Iterable[ModelRecord], but: str | None = None) -> int:
+        """Bytes that loads and first prefills of ``records`` may still allocate, ``but`` one's."""
+        for record in records:
+            self.note_progress(record)
+        own = 0 if but is None else self._ledger.outstanding_of(but)
+        return self._ledger.outstanding() - own
 
     def promised_to(self, model_id: str) -> int:
         """The same for one model."""
@@ -75,24 +88,35 @@ class Device:
         self._ports.engine.reclaim(when_idle=False)
         ticket = self._ports.engine.load(record.id, record.model.path)
         record.ticket = ticket
-        before = self._ports.usage() if self._quiet() else None
-        self._ledger.reserve(record.id, reserve)
+        before = self._in_use() if self._quiet() else None
+        self.reserve(record, reserve)
         self._spawn(self._await_load(record, ticket, before), f"load {record.id}")
         self._ports.wake()
 
+    def reserve(self, record: ModelRecord, size: int) -> None:
+        """Promise a load ``size`` bytes in place of what it was promised."""
+        self._ledger.reserve(record.id, size)
+
     def unload(self, record: ModelRecord) -> None:
         """From Draining, without leases, to Unloading; ends in Absent."""
+        self._ledger.release(record.id)
         record.happen(UnloadBegun())
         self._spawn(self._await_unload(record), f"unload {record.id}")
 
     def note_progress(self, record: ModelRecord) -> None:
-        """Bring state and ledger up to what the ticket says."""
+        """Bring state and ledger up to what ticket and engine say."""
         ticket = record.ticket
         if ticket is None or not isinstance(record.state, Loading):
+            if record.facts is not None and not self._awaits_prefill(record):
+                self._ledger.release(record.id)
             return
         if ticket.loaded_bytes is not None and ticket.total_bytes is not None:
             record.happen(Progressed(ticket.loaded_bytes, ticket.total_bytes))
             self._ledger.allocated(record.id, ticket.loaded_bytes)
+
+    def _awaits_prefill(self, record: ModelRecord) -> bool:
+        late = self._ports.clock() >= record.ready_at + FIRST_PREFILL_LIMIT
+        return record.busy and not late and self._ports.engine.view(record.id).last_step_at is None
 
     async def join(self) -> None:
         """Wait for every load and unload in flight."""
@@ -115,6 +139,8 @@ class Device:
     ) -> None:
         error: OmlxdError | None = None
         beyond = self._release.beyond_allocator()
+        sizing = asyncio.create_task(self._await_size(record, ticket), name=f"size {record.id}")
+        sizing.add_done_callback(self._ended)
         try:
             facts = await ticket.result()
         except ModelLoadCancelled as cancelled:
@@ -129,16 +155,27 @@ class Device:
             error = self._failed(record, ModelLoadFailed(f"Loading failed: {fault!r}."))
         else:
             record.happen(Loaded(facts))
-            record.ready_at = self._ports.clock()
+            self._ledger.allocated(record.id, facts.weights_bytes)
+            record.ready_at = record.last_used = record.idle_since = self._ports.clock()
             record.failures = 0
             record.preload = False
             self._measure(record, before)
             log.info("model_ready", model=record.id, weights_bytes=facts.weights_bytes)
         finally:
+            sizing.cancel()
             record.ticket = None
-            self._ledger.release(record.id)
+            if record.facts is None:
+                self._ledger.release(record.id)
         self._done(record, error)
         self._ports.wake()
+
+    async def _await_size(self, record: ModelRecord, ticket: LoadTicket) -> None:
+        total = await ticket.size()
+        self.note_progress(record)
+        promised = self._ledger.promised_to(record.id)
+        if total > promised:
+            log.warning("model_outgrows", model=record.id, promised=promised, needed=total)
+            self._outgrown(record, total)
 
     async def _gave_back(self, ticket: LoadTicket, before: int | None) -> None:
         """Wait until what the load had taken is free: the next one counts on it."""
@@ -149,14 +186,19 @@ class Device:
             log.warning("memory_not_sampled", code=error.code)
 
     def _measure(self, record: ModelRecord, before: int | None) -> None:
-        """Remember what it took: more than its weights only where nothing else happened."""
-        facts, after = record.facts, self._ports.usage()
+        """Remember what it took, which only shows where nothing else happened."""
+        facts, after = record.facts, self._in_use()
         if facts is None:
             return
-        size = facts.weights_bytes
+        size, sure = facts.weights_bytes, False
         if before is not None and after is not None and self._quiet():
-            size = min(max(size, after - before), int(size * LARGEST_SURPLUS))
-        self._measured(record.model, size)
+            size, sure = min(max(size, after - before), int(size * LARGEST_SURPLUS)), True
+        self._measured(record.model, size, sure)
+
+    def _in_use(self) -> int | None:
+        """Bytes of the process without the allocator's pool, which is of no model."""
+        usage, sample = self._ports.usage(), self._ports.engine.latest_sample
+        return usage if usage is None or sample is None else usage - sample.pool
 
     def _cancelled(self, record: ModelRecord, error: ModelLoadCancelled) -> OmlxdError | None:
         if record.load_aborted is not None:

@@ -9,7 +9,7 @@ from omlxd.errors import ModelUnloading, OmlxdError
 from omlxd.pool.entry import Loading
 from omlxd.pool.failures import waited_too_long
 from omlxd.pool.protocol import PoolPorts
-from omlxd.pool.record import Lease, ModelRecord
+from omlxd.pool.record import Lease, ModelRecord, Waiter
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +35,16 @@ class Leases:
             record.leases.add(lease)
             self._used(record)
             waiter.granted.set_result(lease)
+
+    def leave(self, record: ModelRecord, waiter: Waiter) -> None:
+        """The request is gone, whether it waits or holds its lease."""
+        granted = waiter.granted
+        if granted.done() and not granted.cancelled() and granted.exception() is None:
+            self.take_back(record, granted.result())
+            return
+        granted.cancel()
+        if waiter in record.waiting:
+            record.waiting.remove(waiter)
 
     def take_back(self, record: ModelRecord, lease: Lease) -> None:
         """Any number of times; the first counts."""

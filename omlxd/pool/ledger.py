@@ -35,6 +35,11 @@ class Ledger:
     def release(self, holder: str) -> None:
         self._reservations.pop(holder, None)
 
+    def promised_to(self, holder: str) -> int:
+        """Bytes promised to ``holder``, allocated or not."""
+        held = self._reservations.get(holder)
+        return 0 if held is None else held.promised
+
     def outstanding_of(self, holder: str) -> int:
         """Bytes promised to ``holder`` and not allocated yet."""
         held = self._reservations.get(holder)

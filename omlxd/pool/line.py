@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from omlxd.pool.entry import Draining, Failed, Loading, Queued, Ready
+from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready
 from omlxd.pool.record import ModelRecord
 
 
@@ -61,6 +61,19 @@ def making_room(
         again_at=min((end for end in ends.values() if end > now), default=math.inf),
         reason=f"waits for {', '.join(victim.id for victim in in_use)}, in use",
     )
+
+
+def need_not_leave(records: Iterable[ModelRecord]) -> list[ModelRecord]:
+    """Models that make room for a request which is no longer the first for its model in line."""
+    known = list(records)
+    first = {record.waiting[0] for record in in_line(known) if record.waiting}
+    return [
+        record
+        for record in known
+        if isinstance(record.state, Draining)
+        and record.state.reason is DrainReason.MAKE_ROOM
+        and record.makes_room_for not in first
+    ]
 
 
 def next_due(records: Iterable[ModelRecord]) -> float | None:

@@ -226,8 +226,8 @@ class EnginePool:
             raise InvalidRequest(
                 f"Model '{model_id}' has a context of {longest} tokens.", param="context"
             )
-        ask = FitAsk(context, concurrency, self._residency.device.promised())
         records = tuple(self._residency.records.values())
+        ask = FitAsk(context, concurrency, self._residency.device.promised(records, model_id))
         return self._admission.preview(record, records, ask)
 
     def views(self) -> tuple[ModelView, ...]:
@@ -287,8 +287,8 @@ class EnginePool:
         self._residency.forget_failures()
         return catalog
 
-    def _measured(self, model: CatalogModel, size: int) -> None:
-        if self._sizes.note(model, size):
+    def _measured(self, model: CatalogModel, size: int, sure: bool) -> None:
+        if self._sizes.note(model, size, sure=sure):
             self._sizes_file.write(self._sizes.to_json())
 
     def _adopt(self, catalog: Catalog) -> None:

@@ -27,6 +27,12 @@ class LoadTicket(Protocol):
     async def result(self) -> ModelFacts:
         """Raises ModelLoadFailed, ModelBroken, ModelLoadCancelled."""
 
+    async def size(self) -> int:
+        """``total_bytes``, as soon as it is known: the backend may need more than the files hold.
+
+        No answer when the load ends before.
+        """
+
     def cancel(self) -> None:
         """End the load at its next piece; ``result`` then raises, or was faster."""
 

@@ -8,10 +8,10 @@ from typing import assert_never
 import structlog
 
 from omlxd.errors import OmlxdError
-from omlxd.policy.admission import Admit, EvictFirst, RefusalKind, Refuse, Wait
+from omlxd.policy.admission import Admit, EvictFirst, LoadPlan, RefusalKind, Refuse, Wait
 from omlxd.pool.admit import MemoryAdmission
 from omlxd.pool.catalog import CatalogModel
-from omlxd.pool.device import Device
+from omlxd.pool.device import Device, Measured
 from omlxd.pool.entry import (
     Absent,
     CancelAsked,
@@ -31,7 +31,7 @@ from omlxd.pool.entry import (
 )
 from omlxd.pool.failures import pause_after, refused, told_again
 from omlxd.pool.leases import Leases
-from omlxd.pool.line import in_line, making_room, next_due
+from omlxd.pool.line import in_line, making_room, need_not_leave, next_due
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord, Waiter
@@ -51,13 +51,19 @@ class Residency:
         options: PoolOptions,
         ports: PoolPorts,
         admission: MemoryAdmission,
-        measured: Callable[[CatalogModel, int], None],
+        measured: Measured,
     ) -> None:
         self.records: dict[str, ModelRecord] = {}
         self.leases = Leases(ports, admission.shortage)
         self.device = Device(
-            options, ports, self._device_done, quiet=self._quiet, measured=measured
+            options,
+            ports,
+            self._device_done,
+            quiet=self._quiet,
+            measured=measured,
+            outgrown=self._outgrown,
         )
+        self._measured = measured
         self._options = options
         self._ports = ports
         self._admission = admission
@@ -94,13 +100,7 @@ class Residency:
 
     def leave(self, record: ModelRecord, waiter: Waiter) -> None:
         """The request is gone, whether it waits or holds its lease."""
-        granted = waiter.granted
-        if granted.done() and not granted.cancelled() and granted.exception() is None:
-            self.leases.take_back(record, granted.result())
-        else:
-            granted.cancel()
-            if waiter in record.waiting:
-                record.waiting.remove(waiter)
+        self.leases.leave(record, waiter)
         self.advance()
 
     def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:
@@ -209,18 +209,28 @@ class Residency:
     def _refuse_in_vain(self, line: Sequence[ModelRecord], now: float) -> None:
         """What can never fit need not wait for its turn to hear so."""
         for record in line:
-            plan = self._admission(record, tuple(self.records.values()), self.device.promised())
+            plan = self._plan(record)
             if isinstance(plan, Refuse) and plan.kind is RefusalKind.MODEL_TOO_LARGE:
                 self._refuse(record, plan, now)
 
+    def _plan(self, record: ModelRecord) -> LoadPlan:
+        records = tuple(self.records.values())
+        return self._admission(record, records, self.device.promised(records, but=record.id))
+
+    def _outgrown(self, record: ModelRecord, size: int) -> None:
+        """What is free is promised to it as well; otherwise it stands in line again."""
+        self._measured(record.model, size, True)
+        plan = self._plan(record)
+        if isinstance(plan, Admit):
+            self.device.reserve(record, plan.reserve)
+        else:
+            self.cancel_load(record)
+
     def _serve(self, record: ModelRecord, now: float) -> bool:
         """True when ``record`` has left the line."""
-        for other in self.records.values():
-            self.device.note_progress(other)
-        plan = self._admission(record, tuple(self.records.values()), self.device.promised())
+        plan = self._plan(record)
         match plan:
             case Admit(reserve=reserve):
-                record.evicted_for = False
                 self.device.load(record, reserve, now)
                 return True
             case Refuse():
@@ -266,16 +276,11 @@ class Residency:
 
     def _keep_what_need_not_leave(self, now: float) -> None:
         """The request that a drain was for is served or gone: the next one waits anew."""
-        first = {record.waiting[0] for record in in_line(self.records.values()) if record.waiting}
-        for record in self.records.values():
-            state = record.state
-            if not isinstance(state, Draining) or state.reason is not DrainReason.MAKE_ROOM:
-                continue
-            if record.makes_room_for not in first:
-                record.happen(Kept())
-                record.ready_at = now
-                record.preload = False
-                self.leases.grant(record)
+        for record in need_not_leave(self.records.values()):
+            record.happen(Kept())
+            record.ready_at = now
+            record.preload = False
+            self.leases.grant(record)
 
     def _quiet(self) -> bool:
         """At most one model is on its way, and no request runs."""

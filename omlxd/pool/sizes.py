@@ -28,9 +28,10 @@ class SizeBook:
         unused = model.vision_bytes if model.kind is ModelKind.VISION_LANGUAGE else 0
         return model.weights_bytes - unused
 
-    def note(self, model: CatalogModel, size: int) -> bool:
-        """True when this is news."""
-        if self.measured(model) == size:
+    def note(self, model: CatalogModel, size: int, *, sure: bool = True) -> bool:
+        """True when this is news; what is not ``sure`` replaces nothing that is known."""
+        known = self.measured(model)
+        if known == size or (known is not None and not sure):
             return False
         self._sizes.pop(model.id, None)
         self._sizes[model.id] = (model.fingerprint, size)

@@ -95,6 +95,7 @@ async def test_the_device_thread_is_named_and_the_only_one_to_touch_the_backend(
 async def test_a_load_reports_bytes_and_facts(rig: Rig) -> None:
     ticket = rig.engine.load("m", "/m")
     assert ticket.total_bytes is None
+    assert await ticket.size() == 3000
     facts = await ticket.result()
     assert facts.weights_bytes == 3000
     assert (ticket.loaded_bytes, ticket.total_bytes) == (3000, 3000)

@@ -83,6 +83,10 @@ class FakeTicket:
     total_bytes: int | None = None
     cancelled: bool = False
     answer: asyncio.Future[ModelFacts] = field(default_factory=asyncio.Future)
+    sized: asyncio.Future[int] = field(default_factory=asyncio.Future)
+
+    async def size(self) -> int:
+        return await asyncio.shield(self.sized)
 
     async def result(self) -> ModelFacts:
         return await asyncio.shield(self.answer)
@@ -92,6 +96,8 @@ class FakeTicket:
 
     def progress(self, done: int) -> None:
         self.loaded_bytes, self.total_bytes = done, self.total
+        if not self.sized.done():
+            self.sized.set_result(self.total)
 
     def finish(self) -> None:
         self.answer.set_result(ModelFacts(self.total, 100, ("KVCache",)))
@@ -138,6 +144,7 @@ class FakeEngine:
         self.activity: dict[str, FakeActivity] = {}
         self.most_resident = 0
         self.reclaims: list[bool] = []
+        self.pool = 0
         self.samples = 0
         self.on_unload: Callable[[int], None] = lambda freed: None
 
@@ -184,7 +191,7 @@ class FakeEngine:
 
     @property
     def latest_sample(self) -> AllocatorSample:
-        return AllocatorSample(0.0, self.active, 0, self.active)
+        return AllocatorSample(0.0, self.active, self.pool, self.active)
 
     async def sample(self) -> AllocatorSample:
         self.samples += 1
@@ -261,11 +268,15 @@ class FakeMachine:
         return engine.active + self.others
 
     def usage(self) -> int:
-        return self.used() + self.residue
+        assert self.engine is not None
+        return self.used() + self.residue + self.engine.pool
 
     def memory(self) -> MemoryView:
+        assert self.engine is not None
         self.most = max(self.most, self.used())
-        usage = Usage(bytes=self.usage(), active=self.used(), pool=0, footprint=self.usage())
+        usage = Usage(
+            bytes=self.usage(), active=self.used(), pool=self.engine.pool, footprint=self.usage()
+        )
         return MemoryView(
             usage, self.ceilings, paused=self.paused, reading=self.reading, age=self.age
         )

@@ -63,7 +63,7 @@ async def test_what_fits_now_after_evictions_and_never() -> None:
         machine=FakeMachine(160 * MiB),
     )
     use = house.use("large")
-    await settle()
+    await house.time.pass_by(6)
 
     def verdict(name: str, context: int = 128) -> Verdict:
         fit = house.pool.fit(name, context=context, concurrency=1)

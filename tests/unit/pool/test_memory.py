@@ -50,7 +50,7 @@ async def test_a_b_a_are_all_answered_in_order() -> None:
     """T07: only one of two fits; A's answer completes, B waits, loads, answers; no refusal."""
     house = two_models()
     first = house.use("a", "1")
-    await settle()
+    await house.time.pass_by(6)
     second = house.use("b", "2")
     await settle()
     assert (first.lease is not None, second.lease) == (True, None)

@@ -144,7 +144,7 @@ class World:
             assert error is None or isinstance(error, OmlxdError), error
         for status in self.house.pool.statuses():
             assert (status.leases, status.waiting) == (0, 0), "a lease was lost"
-        assert self.house.pool._residency.device.promised() == 0, "a reservation was lost"
+        assert self.house.pool._residency.device.promised(()) == 0, "a reservation was lost"
 
 
 @settings(max_examples=60, deadline=None)
