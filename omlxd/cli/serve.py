@@ -89,17 +89,13 @@ class Door:
 
 def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
     """What stands in the way is returned: it is told, recorded and counted by the tenure."""
-    named = {
-        "server.host": arguments.host,
-        "server.port": arguments.port,
-        "log.level": arguments.log_level,
-        "models.dirs": arguments.model_dir,
-    }
-    flags = {key: value for key, value in named.items() if value is not None}
     try:
-        from omlxd.config.load import load
+        from omlxd.config.load import FLAGS, load
         from omlxd.daemon.listen import listen
 
+        given = vars(arguments)
+        named = {option: given[flag[2:].replace("-", "_")] for option, flag in FLAGS.items()}
+        flags = {option: value for option, value in named.items() if value is not None}
         config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
         return Door(config, listen(config.server.host, config.server.port))
     except Exception as error:  # noqa: BLE001 — raised again by _serve, whatever it is

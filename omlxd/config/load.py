@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,17 @@ from omlxd.pool.options import PoolOptions
 from omlxd.text.options import TextOptions
 
 PREFIX = "OMLXD_"
+FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "server.host": "--host",
+        "server.port": "--port",
+        "log.level": "--log-level",
+        "models.dirs": "--model-dir",
+    }
+)
+"""Option -> its flag. The environment takes them by that name too: OMLXD_PORT."""
+_OTHER_VARIABLES = frozenset({"HOME", "CONFIG", "URL", "KEY", "VENV", "PYTHON", "MLX", "ENV"})
+"""Of the prefix, that are no options: of the commands and of the scripts."""
 
 
 class Origin(Enum):
@@ -45,10 +56,16 @@ class Config:
     guard: GuardOptions = field(default_factory=GuardOptions)
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
     """``section.key`` -> where its value comes from."""
+    strange_variables: tuple[str, ...] = ()
+    """Of the environment: they look like options and are none."""
 
 
 SECTIONS: Mapping[str, Any] = MappingProxyType(
-    {f.name: f.type for f in fields(Config) if f.name not in ("places", "origins")}
+    {
+        f.name: f.type
+        for f in fields(Config)
+        if f.name not in ("places", "origins", "strange_variables")
+    }
 )
 """Section name -> options class."""
 
@@ -72,20 +89,27 @@ def load(
     table, mistakes = _read_file(found.config_file, required=required)
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, Origin] = {}
+    variables, strange = _variables(environ)
     layers = (
         (Origin.FILE, _sections_of_file(table, found.config_file, mistakes)),
-        (Origin.ENVIRONMENT, _sections_of_environment(environ)),
-        (Origin.FLAG, _sections_of_flags(flags)),
+        (Origin.ENVIRONMENT, _sections({o: environ[name] for o, name in variables.items()})),
+        (Origin.FLAG, _sections(flags)),
     )
+    names = {
+        Origin.FILE: lambda option: f"{found.config_file}: {option}",
+        Origin.ENVIRONMENT: lambda option: variables[option],
+        Origin.FLAG: lambda option: FLAGS.get(option, option),
+    }
     for origin, sections in layers:
         for section, entries in sections.items():
             read, wrong = read_table(entries, SECTIONS[section], text=origin is not Origin.FILE)
-            mistakes += [_located(origin, section, mistake, found) for mistake in wrong]
+            for key, _, what in (mistake.partition(": ") for mistake in wrong):
+                mistakes.append(f"{names[origin](f'{section}.{key}')}: {what}")
             values[section] |= read
             origins |= {f"{section}.{key}": origin for key in read}
     if mistakes:
         raise ConfigError(mistakes)
-    return _build(values, found, origins)
+    return replace(_build(values, found, origins), strange_variables=strange)
 
 
 def _build(
@@ -130,32 +154,33 @@ def _sections_of_file(
     return sections
 
 
-def _sections_of_environment(
-    environ: Mapping[str, str],
-) -> dict[str, dict[str, str]]:
-    """``OMLXD_SERVER_PORT`` is ``server.port``; other names of the prefix are not options."""
-    sections: dict[str, dict[str, str]] = {}
-    for name, value in environ.items():
-        section, _, key = name.removeprefix(PREFIX).lower().partition("_")
-        if name.startswith(PREFIX) and section in SECTIONS and key:
-            sections.setdefault(section, {})[key] = value
-    return sections
+def _variables(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Option -> the variable that sets it, and those of the prefix that set nothing.
+
+    ``OMLXD_SERVER_PORT`` is ``server.port``, and so is ``OMLXD_PORT`` where that is not set.
+    """
+    short = {flag[2:].replace("-", "_").upper(): option for option, flag in FLAGS.items()}
+    options: dict[str, str] = {}
+    strange = []
+    # Short names first: the others win.
+    for name in sorted(environ, key=lambda name: name.removeprefix(PREFIX) not in short):
+        rest = name.removeprefix(PREFIX)
+        section, _, key = rest.lower().partition("_")
+        if not name.startswith(PREFIX):
+            continue
+        if rest in short:
+            options[short[rest]] = name
+        elif section in SECTIONS and key:
+            options[f"{section}.{key}"] = name
+        elif rest not in _OTHER_VARIABLES and section != "test":
+            strange.append(name)
+    return options, tuple(sorted(strange))
 
 
-def _sections_of_flags(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _sections(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """By section, of options by their dotted name."""
     sections: dict[str, dict[str, Any]] = {}
-    for dotted, value in flags.items():
+    for dotted, value in options.items():
         section, _, key = dotted.partition(".")
         sections.setdefault(section, {})[key] = value
     return sections
-
-
-def _located(origin: Origin, section: str, mistake: str, found: Places) -> str:
-    key, _, text = mistake.partition(": ")
-    match origin:
-        case Origin.FILE:
-            return f"{found.config_file}: {section}.{key}: {text}"
-        case Origin.ENVIRONMENT:
-            return f"{PREFIX}{section.upper()}_{key.upper()}: {text}"
-        case Origin.FLAG:
-            return f"--{key.replace('_', '-')}: {text}"

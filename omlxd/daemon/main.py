@@ -39,6 +39,8 @@ def serve(config: Config, doors: Doors, instance: Instance, process: Process) ->
     faulthandler.enable()
     sys.setswitchinterval(THREAD_SWITCH)
     configure(config.log, process.log)
+    if config.strange_variables:
+        log.warning("variables_ignored", names=config.strange_variables, reason="not options")
     log.info("listening", url=instance.url, instance=instance.id, version=instance.version)
     try:
         return asyncio.run(Daemon(config, doors, instance, process).run())

@@ -127,7 +127,7 @@ def test_a_bad_configuration_reports_all_mistakes_and_exits_78(tmp_path: Path) -
         timeout=20,
     )
     assert refused.returncode == 78
-    for part in ("server.port", "guard.tier", "--level"):
+    for part in ("server.port", "guard.tier", "--log-level"):
         assert part in refused.stderr
     assert "Traceback" not in refused.stderr
 

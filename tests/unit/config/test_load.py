@@ -84,9 +84,39 @@ def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
         load({}, {}, home=home)
 
 
-def test_other_variables_of_the_prefix_are_left_alone(tmp_path: Path) -> None:
-    config = load({"log.level": "debug"}, {"OMLXD_VENV": "x"}, home=str(tmp_path))
+def test_other_variables_of_the_prefix_are_left_alone_but_strange_ones_are_named(
+    tmp_path: Path,
+) -> None:
+    """A name mistaken for an option would be ignored in silence."""
+    environ = {"OMLXD_VENV": "x", "OMLXD_TEST_FAULT": "x", "OMLXD_KEY": "x", "PATH": "x"}
+    config = load({"log.level": "debug"}, environ, home=str(tmp_path))
     assert config.log.level is LogLevel.DEBUG
+    assert config.strange_variables == ()
+    environ |= {"OMLXD_MODELDIR": "x", "OMLXD_DRAIN_LIMIT": "1", "OMLXD_SERVER": "x"}
+    config = load({}, environ, home=str(tmp_path))
+    assert config.strange_variables == ("OMLXD_DRAIN_LIMIT", "OMLXD_MODELDIR", "OMLXD_SERVER")
+
+
+def test_variables_may_be_named_as_the_flags_are(tmp_path: Path) -> None:
+    environ = {"OMLXD_PORT": "9000", "OMLXD_HOST": "::1", "OMLXD_MODEL_DIR": "/a,/b"}
+    config = load({}, environ | {"OMLXD_LOG_LEVEL": "error"}, home=str(tmp_path))
+    assert (config.server.host, config.server.port) == ("::1", 9000)
+    assert config.models.dirs == ("/a", "/b")
+    assert config.log.level is LogLevel.ERROR
+    assert set(config.origins.values()) == {Origin.ENVIRONMENT}
+    both = environ | {"OMLXD_SERVER_PORT": "9001"}
+    assert load({}, both, home=str(tmp_path)).server.port == 9001
+    assert load({"server.port": "1"}, both, home=str(tmp_path)).server.port == 1
+
+
+def test_mistakes_are_told_under_the_names_that_were_used(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as flags:
+        load({"log.level": "loud", "models.dirs": 3}, {}, home=str(tmp_path))
+    assert [m.partition(":")[0] for m in flags.value.mistakes] == ["--log-level", "--model-dir"]
+    with pytest.raises(ConfigError) as variables:
+        load({}, {"OMLXD_PORT": "x", "OMLXD_SERVER_PROT": "1"}, home=str(tmp_path))
+    names = [m.partition(":")[0] for m in variables.value.mistakes]
+    assert names == ["OMLXD_PORT", "OMLXD_SERVER_PROT"]
 
 
 @pytest.mark.parametrize(
