@@ -1,8 +1,10 @@
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from omlxd.enforcer.enforcer import MAX_LOOKS, Enforcer
 from omlxd.enforcer.ports import Activity, GuardPorts
@@ -29,6 +31,7 @@ class Machine:
         self.limits: list[Limits] = []
         self.idle_checks = 0
         self.reclaimed = 0
+        self.after_tick: Callable[[], object] = lambda: None
         self.read_error: Exception | None = None
         self.effect: Callable[[Action], Outcome] = self.take
         configured = policy or GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING)
@@ -54,6 +57,7 @@ class Machine:
 
     def check_idle(self) -> None:
         self.idle_checks += 1
+        self.after_tick()
 
     def read(self, now: float) -> MemoryReading:
         if self.read_error is not None:
@@ -188,12 +192,37 @@ async def test_followers_hear_of_eventful_decisions() -> None:
     assert [e.number for e in heard] == sorted(e.number for e in heard)
 
 
+async def test_a_level_change_is_logged_with_current_soft_hard_and_ceiling() -> None:
+    """A level change is logged with current, soft, hard, ceiling, and handed on at once."""
+    machine = Machine()
+    machine.models = (model("p", 2 * GiB, 1, pinned=True),)
+    with capture_logs() as logs:
+        await machine.tick()
+        machine.footprint = int(9.2 * GiB)
+        await machine.tick()
+        await machine.tick()
+    told = [log for log in logs if log["event"] == "guard_decision" and log["log_level"] == "info"]
+    (change,) = told
+    assert (change["was"], change["pressure"], change["paused"]) == ("ok", "soft", True)
+    assert change["usage"] == int(9.2 * GiB)
+    assert (change["soft"], change["hard"]) == (int(9.0 * GiB), int(9.7 * GiB))
+    assert (change["ceiling"], change["binding"]) == (CEILING, "custom")
+    assert change["reading_at"] == machine.now - 1.0
+    assert [limits.admission_paused for limits in machine.limits] == [False, True, True]
+
+
 async def test_a_tick_that_fails_is_reported_and_the_loop_goes_on() -> None:
+    """An exception in a tick is logged with its traceback and the loop goes on. After each tick
+    idle timeouts are checked."""
     machine = Machine()
     machine.read_error = OSError("no /proc")
-    running = asyncio.create_task(machine.enforcer.run())
-    while machine.enforcer.report is None:
-        await asyncio.sleep(0)
+    with capture_logs() as logs:
+        running = asyncio.create_task(machine.enforcer.run())
+        while machine.enforcer.report is None:
+            await asyncio.sleep(0)
+    (told,) = logs
+    assert (told["event"], told["log_level"]) == ("guard_tick_failed", "error")
+    assert told["exc_info"], "with its traceback"
     assert machine.enforcer.failures == 1
     assert machine.enforcer.report.failed == "OSError: no /proc"
     assert machine.idle_checks == 1
@@ -221,6 +250,23 @@ async def test_a_stop_that_comes_together_with_a_wake_is_not_lost() -> None:
     done, _ = await asyncio.wait({running}, timeout=5)
     assert done
     assert running.cancelled()
+
+
+async def test_a_wake_from_another_thread_makes_it_look_at_once() -> None:
+    """wake() re-checks at once, from any thread"""
+    machine = Machine()
+    looked = asyncio.Event()
+    machine.after_tick = looked.set
+    running = asyncio.create_task(machine.enforcer.run())
+    async with asyncio.timeout(10):
+        await looked.wait()
+        for active, interval in ((False, 30.0), (True, 1.0)):
+            # The loop sleeps meanwhile: nothing but the wake itself can end that.
+            looked.clear()
+            threading.Timer(0.01, machine.enforcer.wake, kwargs={"active": active}).start()
+            await looked.wait()
+            assert machine.enforcer.interval == interval
+    running.cancel()
 
 
 async def test_a_wake_during_a_tick_makes_another_tick() -> None:
