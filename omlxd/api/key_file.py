@@ -75,8 +75,8 @@ def path_in(state: Path) -> Path:
     return state / FILE
 
 
-def read_keys(path: Path) -> tuple[StoredKey, ...]:
-    """The keys; none when there is no file.
+def read_keys(path: Path, *, owner: int | None = None) -> tuple[StoredKey, ...]:
+    """The keys; none when there is no file. ``owner``: the user whose it must be, None for ours.
 
     Raises ConfigError when others than its owner can read or replace the file, or it is damaged:
     going on without it would open the server.
@@ -88,7 +88,7 @@ def read_keys(path: Path) -> tuple[StoredKey, ...]:
     except OSError as error:
         raise ConfigError([f"{path}: the key file cannot be read: {error.strerror}"]) from None
     with os.fdopen(descriptor, "rb") as file:
-        _check_safe(path, os.fstat(descriptor))
+        _check_safe(path, os.fstat(descriptor), owner)
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise _damaged(path, "it is far too large")
@@ -160,14 +160,17 @@ def _write(path: Path, keys: Sequence[StoredKey]) -> None:
     write_json(path, {"version": _VERSION, "keys": entries})
 
 
-def _check_safe(path: Path, file: os.stat_result) -> None:
+def _check_safe(path: Path, file: os.stat_result, owner: int | None) -> None:
     mistakes = []
+    expected = os.geteuid() if owner is None else owner
     if not stat.S_ISREG(file.st_mode):
         mistakes.append(f"{path}: the key file is not a regular file; remove it")
-    if file.st_uid != os.geteuid():
+    if file.st_uid != expected:
+        # Root may only be looking: the daemon's own user must go on reading the file.
+        chown = "" if expected == 0 else f", or: sudo chown {expected} '{path}'"
         mistakes.append(
             f"{path}: the key file belongs to another user (uid {file.st_uid}); run this as that "
-            f"user, or: sudo chown {os.geteuid()} '{path}'"
+            f"user{chown}"
         )
     if file.st_mode & 0o077:
         mistakes.append(

@@ -5,12 +5,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from omlxd.cli.service_text import Context
     from omlxd.config.load import Config
     from omlxd.doctor.finding import Finding
+    from omlxd.service.job import Account
     from omlxd.service.single_instance import InstanceRecord
 
 WIDTH = 14
@@ -65,12 +67,17 @@ def examine(context: "Context") -> "Iterator[Finding]":
     from omlxd.config.load import Config
     from omlxd.config.load import load as load_config
     from omlxd.doctor.finding import fail, ok
-    from omlxd.errors import ConfigError
+    from omlxd.errors import ConfigError, ServiceFailed
 
-    arguments = context.arguments
-    home = None if context.home is None else str(context.home)
+    account = None
     try:
-        config = load_config({}, context.environ, home=home, config_file=arguments.config)
+        account = context.runs_as()
+    except ServiceFailed as error:
+        yield fail("account", error.message, "omlxd service install --system --user NAME")
+    home, named = (None if p is None else str(p) for p in (context.home, context.config_file))
+    environ = context.daemon_environ(account)
+    try:
+        config = load_config({}, environ, home=home, config_file=named)
         there = "" if config.places.config_file.exists() else " (absent: all defaults)"
         yield ok("config", f"{config.places.config_file}{there}")
     except ConfigError as error:
@@ -79,9 +86,9 @@ def examine(context: "Context") -> "Iterator[Finding]":
         config = Config(places=context.places)
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _machine(context, config),
-        lambda: _files(context, config),
+        lambda: _files(context, config, account),
         lambda: _service(context, config),
-        lambda: _daemon(context, config),
+        lambda: _daemon(context, config, account),
     )
     for check in checks:
         yield from check()
@@ -111,24 +118,36 @@ def _machine(context: "Context", config: "Config") -> "Iterator[Finding]":
     )
 
 
-def _files(context: "Context", config: "Config") -> "Iterator[Finding]":
+def _files(context: "Context", config: "Config", account: "Account | None") -> "Iterator[Finding]":
     from omlxd.doctor import files
     from omlxd.doctor.files import Roots
+    from omlxd.doctor.finding import fail
+    from omlxd.errors import ConfigError
     from omlxd.pool.roots import model_roots
 
     dirs = config.models.dirs
-    yield from files.check_roots(
-        Roots(
-            paths=model_roots(dirs, config.places.models, context.environ),
-            configured=dirs is not None,
-            limit=config.models.scan_limit,
-            platform=context.machine.platform,
-            home=context.machine.user_home,
+    try:
+        paths = model_roots(dirs, config.places.models, context.daemon_environ(account))
+    except ConfigError as error:
+        yield fail("models", error.message)
+    else:
+        yield from files.check_roots(
+            Roots(
+                paths=paths,
+                configured=dirs is not None,
+                limit=config.models.scan_limit,
+                platform=context.machine.platform,
+                home=context.machine.user_home if account is None else account.home,
+                account=account,
+            )
         )
-    )
-    yield files.check_cache(config.places.cache)
+    yield files.check_cache(config.places.cache, account)
     yield from files.check_private(config.places)
-    yield files.check_keys(config.places)
+    job = context.job_of(account)
+    if context.written is not None:
+        job = replace(job, interpreter=context.written.interpreter)
+    yield from files.check_account(job)
+    yield files.check_keys(config.places, account)
 
 
 def _service(context: "Context", config: "Config") -> "Iterator[Finding]":
@@ -149,7 +168,7 @@ def _service(context: "Context", config: "Config") -> "Iterator[Finding]":
         yield from job.check_patience(config.server.drain_limit, config.server.stop_limit)
 
 
-def _daemon(context: "Context", config: "Config") -> "Iterator[Finding]":
+def _daemon(context: "Context", config: "Config", account: "Account | None") -> "Iterator[Finding]":
     from omlxd.api.key_file import path_in, read_keys
     from omlxd.daemon.listen import holder
     from omlxd.doctor import network
@@ -161,7 +180,8 @@ def _daemon(context: "Context", config: "Config") -> "Iterator[Finding]":
     server = config.server
     yield network.check_port(server.host, server.port, running, holder=holder)
     with contextlib.suppress(ConfigError):  # the check of the keys has said it
-        any_key = bool(read_keys(path_in(config.places.state)))
+        owner = None if account is None else account.uid
+        any_key = bool(read_keys(path_in(config.places.state), owner=owner))
         yield network.check_reach(server.host, any_key=any_key)
     answer = health.ask(running.url) if running is not None and running.url else None
     yield network.check_health(running, answer)

@@ -83,7 +83,7 @@ def _list(arguments: argparse.Namespace, path: Path) -> None:
 
     from omlxd.api.key_file import read_keys
 
-    keys = read_keys(path)
+    keys = read_keys(path, owner=_owner(path))
     if arguments.json:
         rows = [
             {"name": key.name, "scope": key.scope.value, "created_at": key.created_at}
@@ -105,6 +105,14 @@ def _revoke(arguments: argparse.Namespace, path: Path) -> None:
     _say(f"The key '{arguments.name}' works no longer.")
     if not left:
         _say("No key is left: every program on this machine may use the server now.")
+
+
+def _owner(path: Path) -> int | None:
+    """Whose keys root is looking at; anybody else looks at their own."""
+    try:
+        return path.parent.stat().st_uid if os.geteuid() == 0 else None
+    except OSError:
+        return None
 
 
 def _say(text: str) -> None:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from omlxd.errors import ConfigError
+
 GROUPS = ("serve", "status", "models", "guard", "key", "service", "doctor")
 """Modules of this package, each one command."""
 
@@ -25,6 +27,10 @@ def run(argv: Sequence[str]) -> int:
         code: int = arguments.run(arguments)
     except KeyboardInterrupt:
         return 130
+    except ConfigError as error:
+        # Such as a home of nobody; what a command can say better it has caught itself.
+        print("\n".join(f"omlxd: {mistake}" for mistake in error.mistakes), file=sys.stderr)
+        return 78
     except BrokenPipeError:
         # The reader of our output has left; nothing more can be said.
         sys.stderr.close()

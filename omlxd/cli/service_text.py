@@ -44,7 +44,13 @@ class Context:
         return self.python.executable
 
     def job(self) -> JobSpec:
-        """Raises ServiceFailed when ``--system`` and ``--user`` do not fit."""
+        """What is to be installed.
+
+        Raises ServiceFailed when ``--system`` and ``--user`` do not fit.
+        """
+        return self.job_of(_account(self.arguments))
+
+    def job_of(self, account: Account | None) -> JobSpec:
         return JobSpec(
             interpreter=self.executable,
             config_file=self.places.config_file,
@@ -52,8 +58,26 @@ class Context:
             logs=self.places.logs,
             home=self.home,
             environment=carried_environment(self.environ),
-            account=_account(self.arguments),
+            account=account,
         )
+
+    def runs_as(self) -> Account | None:
+        """The account of the system daemon: as installed, else the owner of its data folder.
+
+        None for an agent. Raises ServiceFailed when there is no such account.
+        """
+        if not self.arguments.system:
+            return None
+        if self.written is not None and self.written.user is not None:
+            return machine.account(self.written.user)
+        return machine.owner(self.places.state)
+
+    def daemon_environ(self, account: Account | None) -> Mapping[str, str]:
+        """What the daemon sees of the environment, as far as it matters to us."""
+        if account is None:
+            return self.environ
+        own = {} if self.written is None else self.written.environment
+        return {"XDG_CACHE_HOME": str(account.home / ".cache"), **own}
 
     def check_interpreter(self, *, force: bool) -> None:
         """Raises ServiceFailed with everything that speaks against this Python."""

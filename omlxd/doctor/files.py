@@ -1,5 +1,6 @@
 """Checks the files and folders: who can read them, what is in them, how much room there is."""
 
+import contextlib
 import os
 import shutil
 import stat
@@ -15,11 +16,14 @@ from omlxd.errors import ConfigError
 from omlxd.pool.catalog import RootScan, RootState
 from omlxd.pool.folder import HeaderCache
 from omlxd.pool.scan import scan_root
+from omlxd.service import access
+from omlxd.service.job import Account, JobSpec
 from omlxd.units import GiB, format_bytes
 
 ASKED_FOR = ("Desktop", "Documents", "Downloads")
 """Folders of a home for which macOS asks each program anew."""
 LITTLE_ROOM = 5 * GiB
+READABLE = access.READ | access.ENTER
 PRIVACY = (
     "System Settings > Privacy & Security > Full Disk Access (or Files & Folders): allow the "
     "Python that runs the service"
@@ -31,6 +35,7 @@ class Roots:
     """Attributes:
     configured: named by the user; the usual places may be absent.
     limit: seconds; a folder that takes longer hangs.
+    account: who is to read them; None for who asks.
     """
 
     paths: Sequence[Path]
@@ -38,6 +43,7 @@ class Roots:
     limit: float
     platform: str
     home: Path
+    account: Account | None = None
 
 
 def check_roots(roots: Roots) -> list[Finding]:
@@ -78,6 +84,8 @@ def _root(path: Path, scan: RootScan | None, roots: Roots) -> Finding:
         case _:
             return fail(name, f"{path}: {status.detail or status.state.value}")
     text = f"{path}: {len(scan.models)} models"
+    if roots.account is not None and access.blocked(path, roots.account, READABLE):
+        return fail(name, f"{text}, which {roots.account.name} cannot read", "let it, or move them")
     if scan.broken:
         first = scan.broken[0]
         more = f", and {len(scan.broken) - 1} more" if len(scan.broken) > 1 else ""
@@ -105,9 +113,15 @@ def check_private(places: Places) -> list[Finding]:
     return mistakes or [ok("permissions", "state, logs and configuration are private")]
 
 
-def check_keys(places: Places) -> Finding:
+def check_account(job: JobSpec) -> list[Finding]:
+    """What keeps the account of a system daemon from its own files."""
+    return [fail("account", text) for text in access.problems(job)]
+
+
+def check_keys(places: Places, account: Account | None = None) -> Finding:
+    """``account``: whose the file must be; None for who asks."""
     try:
-        keys = read_keys(path_in(places.state))
+        keys = read_keys(path_in(places.state), owner=None if account is None else account.uid)
     except ConfigError as error:
         return fail("keys", "; ".join(error.mistakes))
     if not keys:
@@ -115,16 +129,30 @@ def check_keys(places: Places) -> Finding:
     return ok("keys", ", ".join(f"{key.name} ({key.scope.value})" for key in keys))
 
 
-def check_cache(folder: Path) -> Finding:
-    """The folder can be written and has room."""
+def check_cache(folder: Path, account: Account | None = None) -> Finding:
+    """The folder can be written and has room; what it holds, which nothing limits but the disk."""
     near = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(near, os.W_OK | os.X_OK):
+    if account is None:
+        usable = os.access(near, os.W_OK | os.X_OK)
+    else:
+        usable = access.blocked(near, account, access.WRITE | access.ENTER) is None
+    if not usable:
         return fail("cache", f"{folder}: cannot be written", f"check the owner of {near}")
     free = shutil.disk_usage(near).free
-    text = f"{folder}: {format_bytes(free)} free"
+    text = f"{folder}: holds {format_bytes(_held(folder))}, no quota; {format_bytes(free)} free"
     if free < LITTLE_ROOM:
         return warn("cache", text, "free some space on this disk")
     return ok("cache", text)
+
+
+def _held(folder: Path) -> int:
+    """Bytes of the files below ``folder``, as far as they can be seen."""
+    size = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(root, name)).st_size
+    return size
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -71,6 +71,15 @@ def account(name: str) -> Account:
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
 
 
+def owner(path: Path) -> Account | None:
+    """Whose ``path`` is; None when it is absent, or nobody's that has a name."""
+    try:
+        entry = pwd.getpwuid(path.stat().st_uid)
+    except (OSError, KeyError):
+        return None
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
+
+
 def supervisor_to_install(machine: Machine, *, system: bool) -> Supervisor:
     """Where a new installation goes. Raises ServiceFailed when there is no place for it."""
     if machine.platform != "darwin":

@@ -133,3 +133,22 @@ def test_two_keys_of_one_name_are_damage(path: Path) -> None:
     path.write_text(json.dumps(value))
     with pytest.raises(ConfigError, match="two keys have one name"):
         read_keys(path)
+
+
+def test_a_file_of_somebody_else_is_refused_and_root_is_not_told_to_take_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon of that user would stop."""
+    add_key(path, "app", Scope.ALL, 0.0)
+    if os.geteuid() == 0:
+        os.chown(path, 54321, -1)
+    uid = path.stat().st_uid
+    assert len(read_keys(path, owner=uid)) == 1
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ConfigError) as refused:
+        read_keys(path)
+    assert f"uid {uid}" in str(refused.value)
+    assert "chown" not in str(refused.value)
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with pytest.raises(ConfigError, match=f"sudo chown {uid + 1}"):
+        read_keys(path)

@@ -1,5 +1,7 @@
 """Where the service commands look, by their flags, the environment, and what is installed."""
 
+import os
+import pwd
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import replace
@@ -106,6 +108,23 @@ def test_the_daemon_of_the_whole_mac_has_a_definition_of_its_own(here: Machine) 
         plist.render(replace(job, account=account), LABEL, plist.template())
     )
     assert asked(here, "status", "--system").places == found
+
+
+def test_the_doctor_looks_with_the_eyes_of_the_system_daemon(here: Machine, tmp_path: Path) -> None:
+    """Not with those of root, who runs it."""
+    me = pwd.getpwuid(os.getuid())
+    data = tmp_path / "data"
+    found = asked(here, "status", "--system", "--home", str(data), environ={"HF_HOME": "/root/hf"})
+    assert found.runs_as() is None, "nothing is there that belongs to anybody"
+    (data / "state").mkdir(parents=True)
+    owner = found.runs_as()
+    assert owner is not None
+    assert owner.uid == me.pw_uid
+    environ = found.daemon_environ(owner)
+    assert environ == {"XDG_CACHE_HOME": f"{me.pw_dir}/.cache"}
+    agent = asked(here, "status", environ={"HF_HOME": "/ann/hf"})
+    assert agent.runs_as() is None
+    assert agent.daemon_environ(None) == {"HF_HOME": "/ann/hf"}
 
 
 def test_a_home_of_nobody_is_a_mistake(here: Machine) -> None:

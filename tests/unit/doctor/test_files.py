@@ -1,13 +1,27 @@
 """What the doctor says of folders and files."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from omlxd.api.key_file import Scope, add_key, path_in
 from omlxd.config.places import Places, places
-from omlxd.doctor.files import PRIVACY, Roots, check_cache, check_keys, check_private, check_roots
+from omlxd.doctor.files import (
+    PRIVACY,
+    Roots,
+    check_account,
+    check_cache,
+    check_keys,
+    check_private,
+    check_roots,
+)
 from omlxd.doctor.finding import Finding, Verdict
+from omlxd.service.job import Account, JobSpec
+
+ME = Account("me", os.getuid(), os.getgid(), Path("/home/me"))
+STRANGER = Account("no-such-account", 54321, 54321, Path("/var/empty"))
 
 
 @pytest.fixture
@@ -94,6 +108,39 @@ def test_keys_are_named_and_a_key_file_that_is_not_trusted_fails(here: Places) -
     assert key not in found.text
     path_in(here.state).chmod(0o644)
     assert check_keys(here).verdict is Verdict.FAIL
+
+
+def test_keys_are_judged_for_the_account_that_the_daemon_runs_as(here: Places) -> None:
+    """Not for root, who looks at the daemon of the whole Mac."""
+    add_key(path_in(here.state), "app", Scope.INFERENCE, 0.0)
+    assert check_keys(here, ME).text == "app (inference)"
+    found = check_keys(here, STRANGER)
+    assert found.verdict is Verdict.FAIL
+    assert f"sudo chown {STRANGER.uid} " in found.text
+
+
+def test_what_the_account_cannot_use_fails_although_who_looks_can(
+    here: Places, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir(mode=0o700)
+    mine = check_roots(Roots([folder], True, 5.0, "darwin", tmp_path, ME))[0]
+    assert mine.verdict is Verdict.OK
+    theirs = check_roots(Roots([folder], True, 5.0, "darwin", tmp_path, STRANGER))[0]
+    assert theirs.verdict is Verdict.FAIL
+    assert "no-such-account cannot read" in theirs.text
+    assert check_cache(here.cache, STRANGER).verdict is Verdict.FAIL
+    job = JobSpec("/bin/sh", here.config_file, here.state, here.logs, account=STRANGER)
+    assert [finding.name for finding in check_account(job)] == ["account", "account"]
+    assert check_account(replace(job, account=None)) == []
+
+
+def test_the_cache_says_what_it_holds_and_that_nothing_limits_it(here: Places) -> None:
+    (here.cache / "below").mkdir(parents=True)
+    (here.cache / "below" / "x").write_bytes(b"x" * 2048)
+    text = check_cache(here.cache).text
+    assert "holds 2.0KB, no quota" in text
+    assert text.endswith(" free")
 
 
 def test_a_cache_is_looked_for_and_never_made(here: Places) -> None:
