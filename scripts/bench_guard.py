@@ -1,20 +1,22 @@
-"""What the memory guard costs: a tick with many models, a host reading, and /status under load.
+"""What the memory guard costs: a tick with many models, a host reading, and probes under load.
 
 The tick is the whole of it (look, decide, apply, record) on ports that cost nothing, so that it
-measures the guard and not the machine; a reading of this machine is timed by itself. /status is
-asked over HTTP while streams decode on the real model (scripts/quickstart makes it). Run it with
-nothing else running.
+measures the guard and not the machine; a reading of this machine is timed by itself. /health and
+/status are asked over HTTP while streams decode and while long prompts are prefilled on the real
+model (scripts/quickstart makes it). Run it with nothing else running.
 """
 
 import argparse
 import asyncio
 import http.client
+import itertools
 import logging
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -33,8 +35,14 @@ from omlxd.units import GiB
 from tests.support.daemon import DaemonProcess, link_models
 from tests.support.real_model import real_model
 
-TICK_MEDIAN, TICK_P99, STATUS_MEDIAN = 1.0, 3.0, 5.0
-"""Targets in milliseconds."""
+TICK_MEDIAN, TICK_P99, STATUS_MEDIAN, PROBE_P99 = 1.0, 3.0, 5.0, 100.0
+"""Targets in milliseconds; the last for a probe while a long prompt is prefilled."""
+
+LONG_PROMPT = "The sea was calm and the ship went on. " * 600
+"""About 6000 tokens."""
+
+Load = Callable[[str, str, threading.Event], None]
+"""(the daemon's address, the model, when to end): keeps the daemon busy."""
 
 
 class Scene:
@@ -124,34 +132,58 @@ async def bench_ticks(options: argparse.Namespace) -> bool:
     return met
 
 
-def bench_status(options: argparse.Namespace) -> bool:
-    met = True
+def bench_probes(options: argparse.Namespace) -> bool:
     model = real_model()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         link_models(home, model)
         with DaemonProcess(home) as daemon:
-            stop = threading.Event()
-            streams = [
-                threading.Thread(target=stream, args=(daemon.url, model.name, stop))
-                for _ in range(options.streams)
-            ]
-            for thread in streams:
-                thread.start()
-            daemon.until(lambda: decoding(daemon) == options.streams, "they do not decode", 120)
-            for path in ("/status", "/v1/memory-guard"):
-                took = asked(daemon.url, path, options.asks)
-                targets = (("median", STATUS_MEDIAN),) if path == "/status" else ()
-                met &= report(f"GET {path}, {decoding(daemon)} streams decoding", took, *targets)
-            stop.set()
-            for thread in streams:
-                thread.join()
+            met = bench_status(daemon, model.name, options)
+            met &= bench_prefill(daemon, model.name, options)
             daemon.stop()
     return met
 
 
-def decoding(daemon: DaemonProcess) -> int:
-    return sum(r["phase"] == "decode" for r in daemon.status()["requests"])
+def bench_status(daemon: DaemonProcess, model: str, options: argparse.Namespace) -> bool:
+    met, streams = True, options.streams
+    with busy_with(stream, streams, daemon.url, model):
+        daemon.until(lambda: in_phase(daemon, "decode") == streams, "they do not decode", 120)
+        for path in ("/status", "/v1/memory-guard"):
+            took = asked(daemon.url, path, options.asks)
+            targets = (("median", STATUS_MEDIAN),) if path == "/status" else ()
+            count = in_phase(daemon, "decode")
+            met &= report(f"GET {path}, {count} streams decoding", took, *targets)
+    return met
+
+
+def bench_prefill(daemon: DaemonProcess, model: str, options: argparse.Namespace) -> bool:
+    """T19: a probe is answered at once though one prompt takes long."""
+    met = True
+    with busy_with(prefill, 1, daemon.url, model):
+        for path in ("/health", "/status"):
+            daemon.until(lambda: in_phase(daemon, "prefill") == 1, "it does not prefill", 120)
+            took = asked(daemon.url, path, options.asks)
+            met &= report(f"GET {path}, a long prompt in prefill", took, ("p99", PROBE_P99))
+    return met
+
+
+@contextmanager
+def busy_with(load: Load, count: int, url: str, model: str) -> Iterator[None]:
+    """``count`` threads keep the daemon busy meanwhile."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=load, args=(url, model, stop)) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def in_phase(daemon: DaemonProcess, phase: str) -> int:
+    return sum(request["phase"] == phase for request in daemon.status()["requests"])
 
 
 def asked(url: str, path: str, count: int) -> list[float]:
@@ -188,20 +220,31 @@ def stream(url: str, model: str, stop: threading.Event) -> None:
                         break
 
 
+def prefill(url: str, model: str, stop: threading.Event) -> None:
+    """One long prompt after the other until ``stop``, each different from its first word on."""
+    with httpx.Client(base_url=url, timeout=300) as client:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            text = f"{number}. {LONG_PROMPT}"
+            body = {"model": model, "prompt": text, "max_tokens": 1}
+            client.post("/v1/completions", json=body).raise_for_status()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--ticks", type=int, default=3000)
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--asks", type=int, default=200, help="of /status; 0 leaves that out")
+    parser.add_argument("--asks", type=int, default=200, help="of each path; 0 leaves them out")
     parser.add_argument("--check", action="store_true", help="fail when a target is missed")
     options = parser.parse_args()
     # The daemon logs what happens; here that would be measured too.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     met = asyncio.run(bench_ticks(options))
     if options.asks:
-        met &= bench_status(options)
+        met &= bench_probes(options)
     if options.check and not met:
         raise SystemExit(1)
 
