@@ -1,6 +1,6 @@
 """Checks one setting of a model that came by API, against its declaration."""
 
-import math
+import json
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -9,6 +9,8 @@ from omlxd.errors import InvalidRequest
 from omlxd.pool.options import ModelSettings
 
 LONGEST_ALIAS = 200
+LARGEST_NUMBER = 2**53
+"""Beyond it JSON's numbers are no longer exact."""
 _FIELDS: Mapping[str, Field[Any]] = {field.name: field for field in fields(ModelSettings)}
 _HINTS = get_type_hints(ModelSettings)
 
@@ -33,7 +35,7 @@ def check_change(key: str, value: Any) -> Any:
         return _names(key, value)
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"'{key}' must be an object.", param=key)
-    return {str(name): item for name, item in value.items()}
+    return _object(key, value)
 
 
 def _kind(key: str) -> Any:
@@ -51,7 +53,7 @@ def _flag(key: str, value: Any) -> bool:
 def _number(key: str, value: Any, kind: type) -> int | float:
     whole = kind is int
     right = isinstance(value, int) or (not whole and isinstance(value, float))
-    if isinstance(value, bool) or not right or not math.isfinite(value):
+    if isinstance(value, bool) or not right or not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
         noun = "a whole number" if whole else "a number"
         raise InvalidRequest(f"'{key}' must be {noun}.", param=key)
     bounds = _FIELDS[key].metadata
@@ -69,5 +71,24 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and all(
         isinstance(item, str) and item.strip() and len(item) <= LONGEST_ALIAS for item in value
     ):
+        _encoded(key, value)
         return tuple(dict.fromkeys(value))
     raise InvalidRequest(f"'{key}' must be a list of names.", param=key)
+
+
+def _object(key: str, value: Mapping[Any, Any]) -> dict[str, Any]:
+    """A copy of its own, of what JSON can hold."""
+    copy: dict[str, Any] = json.loads(_encoded(key, dict(value)))
+    return copy
+
+
+def _encoded(key: str, value: Any) -> bytes:
+    """As it is kept on disk and shown. Raises InvalidRequest for what cannot be either."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"'{key}' holds what cannot be kept: NaN, an infinite number, half a character, or "
+            "too many levels.",
+            param=key,
+        ) from error

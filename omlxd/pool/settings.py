@@ -78,7 +78,9 @@ class SettingsBook:
         return table
 
     def to_json(self) -> dict[str, Any]:
-        return {"default": self._default, "models": self._changed}
+        """A copy: it is written by another thread."""
+        models = {model_id: dict(changes) for model_id, changes in self._changed.items()}
+        return {"default": self._default, "models": models}
 
     def restore(self, stored: Any) -> None:
         """Entries that no longer read are left out, and reported."""

@@ -13,6 +13,9 @@ from omlxd.pool.settings import SettingsBook
 from tests.unit.pool.fakes import House, a_model, settle
 
 IDS = ("m", "n")
+DEEP: dict[str, Any] = {}
+for _ in range(5_000):
+    DEEP = {"x": DEEP}
 
 
 def book(**settings: ModelSettings) -> SettingsBook:
@@ -52,6 +55,13 @@ def test_a_change_lies_over_the_configuration_and_null_takes_it_away() -> None:
         ("aliases", [1]),
         ("aliases", [" "]),
         ("aliases", ["n"]),
+        ("aliases", ["half \ud83d"]),
+        ("temperature", 10**400),
+        ("context_length", 10**400),
+        ("template_arguments", {"x": float("nan")}),
+        ("template_arguments", {"x": {"\ud83d": 1}}),
+        ("template_arguments", {"x": object()}),
+        ("template_arguments", DEEP),
         ("template_arguments", []),
         ("unknown", 1),
     ],
@@ -62,6 +72,26 @@ def test_a_wrong_value_is_refused_by_name_and_changes_nothing(key: str, value: A
         settings.change("m", {"top_p": 0.5, key: value}, IDS)
     assert caught.value.param == key
     assert settings.of("m") == ModelSettings()
+
+
+def test_what_is_set_and_what_is_written_are_copies() -> None:
+    settings = book()
+    arguments = {"x": {"y": [1]}}
+    settings.change("m", {"template_arguments": arguments}, IDS)
+    written = settings.to_json()
+    arguments["x"]["y"].append(2)
+    settings.change("m", {"top_p": 0.5}, IDS)
+    settings.change("n", {"top_p": 0.5}, IDS)
+    assert written["models"] == {"m": {"template_arguments": {"x": {"y": [1]}}}}
+
+
+async def test_a_change_that_cannot_be_kept_leaves_the_later_ones_alone(tmp_path: Path) -> None:
+    house = House(a_model("m"), state=tmp_path)
+    with pytest.raises(InvalidRequest):
+        await house.pool.change_settings("m", {"template_arguments": {"x": float("nan")}})
+    await house.pool.change_settings("m", {"top_p": 0.5})
+    kept = json.loads((tmp_path / "models.json").read_text())
+    assert kept["models"] == {"m": {"top_p": 0.5}}
 
 
 def test_an_alias_belongs_to_one_model() -> None:
