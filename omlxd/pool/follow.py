@@ -18,7 +18,8 @@ def follow(residency: Residency, catalog: Catalog, book: SettingsBook) -> None:
         if record is None:
             residency.add(model, book.of(model.id))
             continue
-        record.gone = False
+        if record.gone:
+            record.gone, record.preload = False, record.pinned
         _follow_one(residency, record, model)
     for record in list(residency.records.values()):
         if record.id not in catalog.models:

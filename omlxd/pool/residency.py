@@ -164,6 +164,7 @@ class Residency:
 
     def _settle_ready(self, record: ModelRecord, now: float) -> None:
         if record.gone or record.replacement is not None:
+            record.preload = record.pinned and not record.gone
             self.drain(record, DrainReason.VANISHED, now + self._options.drain_deadline)
         else:
             self.leases.grant(record)

@@ -453,6 +453,35 @@ async def test_a_replaced_model_is_loaded_anew_for_the_next_request() -> None:
     await later.done()
 
 
+@pytest.mark.parametrize("how", ["replaced", "away and back"])
+async def test_a_pinned_model_that_leaves_with_its_files_comes_back_with_them(how: str) -> None:
+    options = PoolOptions(settings={"m": ModelSettings(pinned=True)})
+    house = House(a_model("m"), options=options)
+    use = house.use("m")
+    await settle()
+    if how == "replaced":
+        house.show(a_model("m", fingerprint="2"))
+    else:
+        house.show()
+        house.show(a_model("m"))
+    await settle()
+    assert house.state("m") == "draining"
+    await use.done()
+    await settle()
+    assert house.state("m") == "ready"
+    assert house.engine.loads_of("m") == 2
+
+
+async def test_a_pinned_model_that_was_asked_to_leave_is_not_loaded_for_new_files() -> None:
+    options = PoolOptions(settings={"m": ModelSettings(pinned=True)})
+    house = House(a_model("m"), options=options)
+    await settle()
+    await house.pool.unload("m")
+    house.show(a_model("m", fingerprint="2"))
+    await settle()
+    assert house.state("m") == "absent"
+
+
 async def test_a_replaced_model_forgets_that_the_old_one_failed() -> None:
     house = House(a_model("m"), auto=False)
     use = house.use("m")
