@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant("leftover requests are forgotten", "relief", "(AbortRequests(model.id),) if model.requests else ()", "()"),
     Mutant("soft hurts running requests", "relief", "    leave_running_alone,\n    wait", "    wait"),
     Mutant("old numbers abort", "relief", "    wait_for_fresh_numbers,\n    abort_least_recent", "    abort_least_recent"),
-    Mutant("old numbers hold an emergency up", "relief", "if look.usage.fresh or look.emergency:", "if look.usage.fresh:"),
+    Mutant("an emergency aborts on old numbers", "relief", "if look.usage.fresh:", "if look.usage.fresh or look.emergency:"),
     Mutant("hard marks a pending unload", "relief", "if look.emergency:\n", "if True:\n"),
     Mutant("an emergency marks nothing", "relief", "if look.emergency:\n", "if False:\n"),
     Mutant("loads stop though something unpinned is loaded", "relief", "if look.unpinned or not loads:", "if not loads:"),

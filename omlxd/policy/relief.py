@@ -130,8 +130,9 @@ def leave_running_alone(look: Look) -> Step | None:
 
 
 def wait_for_fresh_numbers(look: Look) -> Step | None:
-    """Nothing is aborted on the footprint alone, short of an emergency."""
-    if look.usage.fresh or look.emergency:
+    """Nothing is aborted on the footprint alone, not even in an emergency: the device thread is
+    in a long step then, and could end nothing before its next numbers."""
+    if look.usage.fresh:
         return None
     return Step("The allocator's numbers are old: nothing is aborted on them.", last=True)
 

@@ -533,7 +533,7 @@ def test_an_unload_in_flight_counts_as_being_freed(shown: bool) -> None:
     assert names(toy) == {"a", "b"}
 
 
-def test_on_old_numbers_nothing_is_aborted_short_of_an_emergency() -> None:
+def test_on_old_numbers_nothing_is_aborted_not_even_in_an_emergency() -> None:
     """the footprint alone still sets the level, but nothing is refused or aborted on the old
     numbers"""
     old = AllocatorSample(0.0, 0, 50 * GiB, 0)
@@ -541,8 +541,12 @@ def test_on_old_numbers_nothing_is_aborted_short_of_an_emergency() -> None:
     scene = snapshot(HARD, busy, now=6.0, sample=old, reading=reading(6.0, footprint=HARD))
     decision = decide(GuardState(), scene, POLICY)
     assert (decision.level, decision.rule) == (Level.HARD, "wait_for_fresh_numbers")
-    over = replace(scene, reading=reading(6.0, footprint=CEILING + 2 * GiB))
-    assert decide(GuardState(), over, POLICY).actions[0] == AbortRequests("a")
+    for models in (busy, [model("p", pinned=True, busy=True), model("x", loading=True)]):
+        over = replace(
+            scene, models=tuple(models), reading=reading(6.0, footprint=CEILING + 2 * GiB)
+        )
+        decision = decide(GuardState(), over, POLICY)
+        assert (decision.emergency, decision.actions) == (True, (DOWN,))
 
 
 def test_an_old_sample_neither_defers_nor_raises_the_level() -> None:
