@@ -79,8 +79,8 @@ def _ceilings(memory: MemoryView) -> Mapping[Tier, Ceilings]:
     found = {memory.ceilings.tier: memory.ceilings}
     if memory.reading is None:
         return found
-    # Of the reading's clock, which is not the pool's.
-    now = memory.reading.taken_at + memory.age
+    # As of the reading itself: an idle guard's is old, and its age must not empty the preview.
+    now = memory.reading.taken_at
     for tier in Tier:
         if tier not in found:
             policy = GuardPolicy(enabled=memory.ceilings.enabled, tier=tier)

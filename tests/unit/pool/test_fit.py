@@ -129,6 +129,9 @@ async def test_every_tier_is_previewed_from_one_reading() -> None:
     assert list(tiers) == list(Tier)
     assert tiers[Tier.BALANCED].ceiling_bytes == 30 * GiB
     assert tiers[Tier.SAFE].ceiling_bytes < tiers[Tier.AGGRESSIVE].ceiling_bytes
+    machine.age = 30.0
+    idle = house.pool.fit("m", context=128, concurrency=1).tiers
+    assert idle == tiers, "the age of an idle guard's reading must not empty the preview"
 
 
 async def test_without_a_guard_there_are_sizes_and_no_verdict() -> None:
