@@ -55,6 +55,7 @@ def control_routes(services: Services) -> APIRouter:
 
 def _status(services: Services) -> dict[str, Any]:
     identity, catalog = services.identity, services.pool.catalog
+    served = services.open_requests.served
     return {
         "server": {
             "status": services.phase().value,
@@ -63,6 +64,8 @@ def _status(services: Services) -> dict[str, Any]:
             "host": identity.host,
             "port": identity.port,
             "uptime": round(identity.uptime, 3),
+            "prompt_tokens": served.prompt,
+            "completion_tokens": served.completion,
             "preloading": list(services.pool.preloading),
             "troubles": list(services.pool.troubles),
             "model_roots": [

@@ -9,11 +9,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Send
 
 from omlxd.api.connection import Exchange, while_connected
+from omlxd.api.declared import Schema, field_schemas, json_body
 from omlxd.api.guard_view import entry_body, guard_body
 from omlxd.api.json_object import read_object
 from omlxd.api.options import ApiOptions
 from omlxd.api.sse import EventStream
 from omlxd.enforcer.control import GuardControl
+from omlxd.enforcer.settings import FIELDS
+from omlxd.policy.tiers import GuardPolicy
 
 PATH: Final = "/v1/memory-guard"
 
@@ -26,7 +29,7 @@ def guard_routes(control: GuardControl, options: ApiOptions) -> APIRouter:
         """Answers from memory, whatever the machine is doing."""
         return JSONResponse(guard_body(control))
 
-    @routes.put(PATH)
+    @routes.put(PATH, openapi_extra=_change_body())
     async def change(request: Request) -> Response:
         """In force with the next tick, which it waits for."""
         await control.change(read_object(await request.body()))
@@ -38,6 +41,13 @@ def guard_routes(control: GuardControl, options: ApiOptions) -> APIRouter:
         return Exchange(lambda receive, send: _tell(control, options, receive, send))
 
     return routes
+
+
+def _change_body() -> Schema:
+    known = field_schemas(GuardPolicy)
+    # In GB, so with a fraction.
+    known["custom_ceiling_bytes"] = {"type": ["number", "null"], "exclusiveMinimum": 0}
+    return json_body({key: known[field] for key, field in FIELDS.items()})
 
 
 async def _tell(control: GuardControl, options: ApiOptions, receive: Receive, send: Send) -> None:

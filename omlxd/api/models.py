@@ -10,11 +10,13 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 
 from omlxd.api.connection import while_connected
+from omlxd.api.declared import field_schemas, json_body
 from omlxd.api.json_object import read_object
 from omlxd.api.services import Services
 from omlxd.errors import InvalidRequest
 from omlxd.pool.catalog import Catalog, CatalogModel, ModelKind
 from omlxd.pool.fit import Fit
+from omlxd.pool.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 
 MOST_TOKENS: Final = 100_000_000
@@ -52,7 +54,9 @@ def model_routes(services: Services) -> APIRouter:
             return _fit(services, name.removesuffix(_FIT), context, concurrency)
         return _shown(services, name)
 
-    @routes.patch("/v1/models/{name:path}")
+    settings = {"default": {"type": "boolean"}, **field_schemas(ModelSettings)}
+
+    @routes.patch("/v1/models/{name:path}", openapi_extra=json_body(settings))
     async def change(name: str, request: Request) -> dict[str, Any]:
         """Set some settings of a model; null gives one back to the configuration."""
         model = pool.resolve(name)

@@ -29,6 +29,15 @@ class OpenRequest:
     stage: Stage = Stage.PREPARING
 
 
+@dataclass(slots=True)
+class TokensServed:
+    """Of all requests since the start, those cut short included."""
+
+    prompt: int = 0
+    """In the cache, be they computed or reused."""
+    completion: int = 0
+
+
 class OpenRequests:
     """Lives on the event loop."""
 
@@ -40,6 +49,7 @@ class OpenRequests:
     ) -> None:
         """``arrived`` is called for each request as it comes, ``changed`` also when one moves on
         or ends."""
+        self.served = TokensServed()
         self._clock = clock
         self._arrived = arrived
         self._changed = changed

@@ -29,6 +29,9 @@ class Generation(Protocol):
     def prompt_tokens(self) -> int: ...
 
     @property
+    def prompt_done(self) -> int: ...
+
+    @property
     def completion_tokens(self) -> int: ...
 
     @property

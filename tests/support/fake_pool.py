@@ -120,6 +120,7 @@ class ScriptedGeneration:
     def __init__(self, spec: SequenceSpec, script: Sequence[Step], reading: asyncio.Event) -> None:
         self.spec = spec
         self.prompt_tokens = len(spec.prompt)
+        self.prompt_done = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
         self.cancelled = 0
@@ -134,6 +135,7 @@ class ScriptedGeneration:
         for step in self._script:
             match step:
                 case Progress():
+                    self.prompt_done = step.done
                     self.cached_tokens = step.cached
                     yield PromptProgress(step.done, step.total, step.cached)
                 case Say():
@@ -149,6 +151,7 @@ class ScriptedGeneration:
                     await step.gate.wait()
 
     def _tokens(self, data: bytes) -> TokensArrived:
+        self.prompt_done = self.prompt_tokens
         self.completion_tokens += len(data)
         return TokensArrived(tuple(self._new(b) for b in data))
 

@@ -16,7 +16,7 @@ from omlxd.api.connection import Exchange, while_connected
 from omlxd.api.errors import error_body, internal_error
 from omlxd.api.open_requests import OpenRequest, Stage
 from omlxd.api.openai.ask import Ask
-from omlxd.api.services import Services
+from omlxd.api.services import Generation, Services
 from omlxd.api.sse import EventStream
 from omlxd.backend.sequence import FinishReason, NewToken
 from omlxd.engine.answer import Answer, AnswerDelta, AnswerEnd, AnswerProgress, answer
@@ -186,6 +186,7 @@ class Answering:
                 streams = []
                 for sequence in ask.sequences:
                     generation = lease.submit(sequence)
+                    running.callback(self._count, generation)
                     running.callback(generation.cancel)
                     prompt = sequence.prompt if ask.continues else ()
                     detokenizer = Detokenizer(ask.tokenizer, prompt=prompt)
@@ -194,6 +195,11 @@ class Answering:
                 async with aclosing(interleave(streams)) as items:
                     async for item in items:
                         yield item
+
+    def _count(self, generation: Generation) -> None:
+        served = self._services.open_requests.served
+        served.prompt += generation.prompt_done
+        served.completion += generation.completion_tokens
 
 
 async def interleave(streams: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T]]:

@@ -9,7 +9,7 @@ from omlxd.api.openai.wire import MOST_PIECES
 from omlxd.backend.sequence import FinishReason
 from omlxd.errors import GenerationFailed, ModelLoadFailed, QueueFull
 from omlxd.pool.catalog import ModelKind
-from tests.support.asgi import Call, post
+from tests.support.asgi import Call, get, post
 from tests.support.fake_pool import (
     ByteTokenizer,
     End,
@@ -277,6 +277,31 @@ async def test_a_client_that_leaves_frees_everything_once(stream: bool, place: s
     assert "[DONE]" not in call.text
     world.pool.gate = None
     assert (await ask(world).end()).status == 200
+
+
+async def test_what_a_request_cut_short_has_cost_is_counted(world: World) -> None:
+    """T42: counters include the partial tokens."""
+
+    async def served() -> tuple[int, int]:
+        server = (await get(world.app, "/status").end()).json["server"]
+        return server["prompt_tokens"], server["completion_tokens"]
+
+    prompt = len("user: hi\n")
+    assert await served() == (0, 0)
+    await ask(world).end()
+    assert await served() == (prompt, len("hello") + 1)
+    world.pool.scripts += [[Say("abc"), Wait()], [Progress(4, prompt), Wait()]]
+    for _ in range(2):
+        world.pool.reading.clear()
+        call = ask(world).start()
+        async with asyncio.timeout(5):
+            await world.pool.reading.wait()
+            generation = world.pool.generations[-1]
+            while generation.completion_tokens < 3 and generation.prompt_done < 4:
+                await asyncio.sleep(0)
+        call.leave()
+        await call.end()
+    assert await served() == (2 * prompt + 4, len("hello") + 1 + len("abc"))
 
 
 async def test_a_client_that_does_not_read_counts_as_gone() -> None:
