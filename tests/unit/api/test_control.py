@@ -1,6 +1,7 @@
 """Routes about the server and its models."""
 
 import asyncio
+from dataclasses import fields
 
 import pytest
 
@@ -10,6 +11,7 @@ from omlxd.engine.generation import Phase as EnginePhase
 from omlxd.engine.generation import RequestView
 from omlxd.errors import ModelLoadFailed
 from omlxd.pool.catalog import ModelKind
+from omlxd.pool.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 from tests.support.asgi import Call, get, post
 from tests.support.fake_pool import FakePool, Phase, World, model
@@ -189,6 +191,13 @@ async def test_a_bodyless_post_needs_no_more_than_its_content_type(world: World)
 async def test_the_schema_is_made(world: World) -> None:
     schema = (await get(world.app, "/openapi.json").end()).json
     assert "/v1/chat/completions" in schema["paths"]
+    changed = schema["paths"]["/v1/models/{name}"]["patch"]["requestBody"]
+    keys = changed["content"]["application/json"]["schema"]["properties"]
+    assert set(keys) == {"default", *(field.name for field in fields(ModelSettings))}
+    assert keys["aliases"]["type"] == ["array", "null"]
+    assert keys["template_arguments"]["type"] == ["object", "null"]
+    assert (keys["top_k"]["type"], keys["top_k"]["minimum"]) == (["integer", "null"], 1)
+    assert (keys["top_p"]["exclusiveMinimum"], keys["top_p"]["maximum"]) == (0, 1)
 
 
 async def test_two_applications_share_nothing() -> None:

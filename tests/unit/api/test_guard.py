@@ -283,3 +283,10 @@ async def test_a_follower_who_leaves_is_let_go(guard: FakeGuard) -> None:
     stream.leave()
     await stream.end()
     assert not guard.enforcer.record._listeners
+
+
+async def test_the_schema_names_the_keys_that_can_be_set(guard: FakeGuard) -> None:
+    schema = (await get(app_of(guard), "/openapi.json").end()).json
+    declared = schema["paths"][PATH]["put"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(declared["properties"]) == set((await show(guard))["policy"])
+    assert declared["properties"]["tier"]["enum"] == [*(tier.value for tier in Tier), None]
