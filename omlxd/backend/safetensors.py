@@ -12,11 +12,11 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, BinaryIO
 
-LONGEST_HEADER = 100_000_000
-"""Bytes; the format's own limit."""
+LONGEST_HEADER = 10 * 1024 * 1024
+"""Bytes, some 70,000 tensors; parsed it may take 25 times as much. The format allows 100 MB."""
+MOST_DIMENSIONS = 32
 LFS_MARK = b"version https://git-lfs.github.com/spec/"
 
 # Bits of one element: the dtypes of the safetensors format.
@@ -59,6 +59,10 @@ class BadFile(Exception):
         self.reason = reason
 
 
+class Unreadable(BadFile):
+    """It could not be read now, which says nothing of what it holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
     """One checked safetensors file. ``tensors``: name -> bytes, by dtype and shape."""
@@ -79,7 +83,7 @@ def read_weights(path: str, name: str) -> WeightsFile:
         # Not blocking, should something put a pipe here between the look and the opening.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise BadFile(name, f"cannot be opened ({error.strerror})") from error
+        raise Unreadable(name, f"cannot be opened ({error.strerror})") from error
     with os.fdopen(handle, "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
@@ -157,9 +161,22 @@ def _place(tensor: str, about: Any, name: str) -> tuple[int, int]:
             raise BadFile(name, f"has a damaged header (tensor {tensor[:80]!r})")
     if dtype not in DTYPE_BITS:
         raise BadFile(name, f"holds a tensor of an unknown type {dtype[:20]!r}")
-    size = -(-prod(shape) * DTYPE_BITS[dtype] // 8)
-    if begin < 0 or end - begin != size:
+    bits = DTYPE_BITS[dtype]
+    elements = _elements(shape, most=max(0, end - begin) * 8 // bits)
+    if begin < 0 or elements is None or end - begin != -(-elements * bits // 8):
         raise BadFile(
             name, f"has a lying header: tensor {tensor[:80]!r} is not of the size it claims"
         )
     return begin, end
+
+
+def _elements(shape: list[int], most: int) -> int | None:
+    """None for more than ``most``: the product of a lying shape could take forever."""
+    if len(shape) > MOST_DIMENSIONS:
+        return None
+    elements = 1
+    for length in shape:
+        elements *= length
+        if elements > most:
+            return None
+    return elements

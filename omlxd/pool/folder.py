@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omlxd.backend.model_files import first_bad_name, is_weight_file
-from omlxd.backend.safetensors import BadFile, WeightsFile, is_lfs_pointer, read_weights
+from omlxd.backend.safetensors import BadFile, Unreadable, WeightsFile, is_lfs_pointer, read_weights
 from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.traits import context_length, kind_of, quantization_of, vision_bytes
 
@@ -31,18 +31,32 @@ INDEX = "model.safetensors.index.json"
 
 
 class HeaderCache:
-    """Headers by real path, so that a look at unchanged files reads none of them again."""
+    """Headers by real path, so that a look at unchanged files reads none of them again.
+
+    Of a bad file the reason is kept: to find it may have cost the most.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], WeightsFile] = {}
-        self._seen: dict[tuple[str, int, int], WeightsFile] = {}
+        self._known: dict[tuple[str, int, int], WeightsFile | str] = {}
+        self._seen: dict[tuple[str, int, int], WeightsFile | str] = {}
 
     def read(self, path: str, name: str, about: os.stat_result) -> WeightsFile:
         """Raises BadFile."""
         key = (path, about.st_size, about.st_mtime_ns)
-        file = self._known.get(key) or read_weights(path, name)
-        self._known[key] = self._seen[key] = file
-        return file
+        found = self._known.get(key) or self._look(path, name)
+        self._known[key] = self._seen[key] = found
+        if isinstance(found, str):
+            raise BadFile(name, found)
+        return found
+
+    def _look(self, path: str, name: str) -> WeightsFile | str:
+        """The reason of a bad file."""
+        try:
+            return read_weights(path, name)
+        except Unreadable:
+            raise
+        except BadFile as bad:
+            return bad.reason
 
     def forget_unseen(self) -> None:
         """Called at the end of a scan: what it did not meet is gone or changed."""

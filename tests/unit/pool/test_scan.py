@@ -10,6 +10,7 @@ import pytest
 from omlxd.pool.catalog import RootScan, RootState, merge
 from omlxd.pool.folder import HeaderCache
 from omlxd.pool.scan import scan_root
+from omlxd.units import MiB
 from tests.unit.pool.disk import make_hub_model, make_model, safetensors
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 5000000\n"
@@ -155,6 +156,9 @@ def test_junk_is_skipped_and_stops_nobody(tmp_path: Path) -> None:
         (safetensors({"a": ("F32", (4,))})[:-1], "truncated"),
         (safetensors({"a": ("F32", (4,))}, shape=[5]), "not of the size"),
         (safetensors({"a": ("F32", (4,))}, shape=[10**15]), "not of the size"),
+        (safetensors({"a": ("F32", (4,))}, shape=[10**18] * 200_000), "not of the size"),
+        (safetensors({"a": ("F32", (4,))}, shape=[4] + [1] * 32), "not of the size"),
+        ((11 * MiB).to_bytes(8, "little") + b"{}" + bytes(11 * MiB), "claims a header"),
         (safetensors({"a": ("F32", (4,))}, shape=[-4]), "damaged header"),
         (safetensors({"a": ("F32", (4,))}, shape=[True]), "damaged header"),
         (safetensors({"a": ("F32", (4,))}, shape="4"), "damaged header"),
@@ -339,6 +343,11 @@ def test_headers_of_unchanged_files_are_read_once(
     os.utime(model / "model.safetensors", ns=(5, 5))
     scan_root(str(tmp_path), headers)
     assert len(reads) == 2
+    (model / "model.safetensors").write_bytes(b"damaged")
+    for _ in range(3):
+        (broken,) = scan_root(str(tmp_path), headers).broken
+        assert "truncated" in broken.reason
+    assert len(reads) == 3
 
 
 def test_a_damaged_generation_config_only_loses_its_defaults(tmp_path: Path) -> None:
