@@ -62,11 +62,13 @@ def gone(daemon: DaemonProcess) -> bool:
 def test_t42_a_client_that_leaves_while_decoding_frees_everything(
     daemon: DaemonProcess, tiny: Path, stream: bool
 ) -> None:
+    before = daemon.status()["server"]["completion_tokens"]
     with hung_up(daemon, chat(tiny, **ENDLESS, stream=stream)):
         daemon.until(lambda: "decode" in phases(daemon), "it does not decode")
         left_at = time.monotonic()
     daemon.until(lambda: gone(daemon), "the request stays", limit=10)
     assert time.monotonic() - left_at < LEFT_WITHIN
+    assert daemon.status()["server"]["completion_tokens"] > before
     answer = httpx.post(
         f"{daemon.url}/v1/chat/completions", json=chat(tiny, max_tokens=3), timeout=60
     )
@@ -77,9 +79,12 @@ def test_t42_a_client_that_leaves_while_decoding_frees_everything(
 def test_t42_a_client_that_leaves_during_the_prefill_frees_everything(
     daemon: DaemonProcess, smollm2: Path, stream: bool
 ) -> None:
-    with hung_up(daemon, chat(smollm2, LONG_PROMPT, stream=stream)):
+    before = daemon.status()["server"]["completion_tokens"]
+    with hung_up(daemon, chat(smollm2, LONG_PROMPT, **ENDLESS, stream=stream)):
         daemon.until(lambda: "prefill" in phases(daemon), "it does not prefill")
+    # Its answer would take far longer than this.
     daemon.until(lambda: gone(daemon), "the request stays", limit=20)
+    assert daemon.status()["server"]["completion_tokens"] - before < 100
 
 
 def test_t42_a_client_that_leaves_the_queue_frees_its_place(

@@ -1,11 +1,17 @@
 """The official OpenAI SDK against the real daemon and a real model."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
 
+from tests.integration.conftest import MakeDaemon
+from tests.integration.daemon.test_cases import hung_up, phases
+from tests.integration.daemon.test_life import ENDLESS, chat
 from tests.support.daemon import DaemonProcess
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -173,6 +179,30 @@ def test_errors_have_the_classes_the_sdk_knows(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as hot:
         patient.chat.completions.create(model=MODEL, messages=QUESTION, temperature=-1)
     assert hot.value.param == "temperature"
+
+
+def test_the_sdk_tries_again_where_it_is_told_to(make_daemon: MakeDaemon, tiny: Path) -> None:
+    """A 503 with Retry-After while the queue is full, and then the answer, by its own retries."""
+    daemon = make_daemon(models=(tiny,), config="[engine]\nmax_concurrent = 1\nmax_waiting = 1\n")
+
+    def refused() -> list[dict[str, Any]]:
+        return [r for r in daemon.events("http_request") if r["status"] == 503]
+
+    with (
+        OpenAI(base_url=f"{daemon.url}/v1", api_key="none", timeout=60, max_retries=20) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with hung_up(daemon, chat(tiny, **ENDLESS)), hung_up(daemon, chat(tiny, **ENDLESS)):
+            daemon.until(
+                lambda: sorted(phases(daemon)) == ["decode", "queued"], "the queue is not full"
+            )
+            asked = pool.submit(
+                client.chat.completions.create, model=tiny.name, messages=QUESTION, max_tokens=2
+            )
+            daemon.until(lambda: bool(refused()), "nothing is refused")
+        answer = asked.result(120)
+    assert answer.choices[0].finish_reason
+    assert {record["path"] for record in refused()} == {"/v1/chat/completions"}
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(client: OpenAI) -> None:
