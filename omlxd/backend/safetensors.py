@@ -59,6 +59,10 @@ class BadFile(Exception):
         self.reason = reason
 
 
+class Missing(BadFile):
+    """It is not there, or not yet."""
+
+
 class Unreadable(BadFile):
     """It could not be read now, which says nothing of what it holds."""
 

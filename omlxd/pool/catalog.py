@@ -1,7 +1,8 @@
 """What is on disk: the models, the broken ones and the folders they come from."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -89,6 +90,39 @@ class RootScan:
     models: tuple[CatalogModel, ...] = ()
     broken: tuple[BrokenModel, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Folders that could not be read, wholly or in part, which says nothing of their models."""
+
+
+def keep_unread(known: RootScan, found: RootScan) -> RootScan:
+    """``found``, with what is ``known`` of models that could not be read this time.
+
+    Only absence is taken for absence: an error that may pass must not unload a model in use.
+    """
+    if found.status.state in (RootState.DENIED, RootState.FAILED):
+        return replace(known, status=found.status)
+    there = {model.id for model in found.models}
+    kept = {
+        model.id: model
+        for model in known.models
+        if model.id not in there and any(is_inside(model.path, path) for path in found.unread)
+    }
+    reasons = [
+        Skipped(bad.id, f"{bad.file} {bad.reason}; what was known of it stays")
+        for bad in found.broken
+        if bad.id in kept
+    ]
+    return replace(
+        found,
+        models=(*found.models, *kept.values()),
+        broken=tuple(bad for bad in found.broken if bad.id not in kept),
+        skipped=(*found.skipped, *reasons),
+    )
+
+
+def is_inside(path: str, root: str) -> bool:
+    """Both resolved."""
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 @dataclass(frozen=True, slots=True)

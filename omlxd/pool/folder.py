@@ -9,8 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omlxd.backend.model_files import first_bad_name, is_weight_file
-from omlxd.backend.safetensors import BadFile, Unreadable, WeightsFile, is_lfs_pointer, read_weights
-from omlxd.pool.catalog import CatalogModel
+from omlxd.backend.safetensors import (
+    BadFile,
+    Missing,
+    Unreadable,
+    WeightsFile,
+    is_lfs_pointer,
+    read_weights,
+)
+from omlxd.pool.catalog import CatalogModel, is_inside
 from omlxd.pool.traits import context_length, kind_of, quantization_of, vision_bytes
 
 LARGEST_JSON = 64 * 1024 * 1024
@@ -79,10 +86,10 @@ class Folder:
         try:
             about = os.stat(real)
         except OSError as error:
-            reason = "is a link to nothing" if name in self.names else "is missing"
             if not isinstance(error, FileNotFoundError):
-                reason = f"cannot be read ({error.strerror})"
-            raise BadFile(name, reason) from error
+                raise Unreadable(name, f"cannot be read ({error.strerror})") from error
+            reason = "is a link to nothing" if name in self.names else "is missing"
+            raise Missing(name, reason) from error
         if not stat.S_ISREG(about.st_mode):
             raise BadFile(name, "is not a regular file")
         return real, about
@@ -96,7 +103,7 @@ class Folder:
             with open(real, "rb") as file:
                 data = file.read(LARGEST_JSON + 1)
         except OSError as error:
-            raise BadFile(name, f"cannot be read ({error.strerror})") from error
+            raise Unreadable(name, f"cannot be read ({error.strerror})") from error
         if is_lfs_pointer(data[:100]):
             raise BadFile(name, "is a git-LFS pointer, not the file itself; run 'git lfs pull'")
         return data
@@ -110,11 +117,6 @@ class Folder:
         if not isinstance(table, dict):
             raise BadFile(name, "is not a JSON object")
         return table
-
-
-def is_inside(path: str, root: str) -> bool:
-    """Both resolved."""
-    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def inspect(model_id: str, folder: Folder, headers: HeaderCache) -> CatalogModel:
@@ -189,10 +191,10 @@ def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
     missing = [name for name in _promised_by_index(folder) if name not in names]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise BadFile(missing[0], f"is missing{more}, though the index lists it")
+        raise Missing(missing[0], f"is missing{more}, though the index lists it")
     if not names:
         found = _other_weights(folder.names)
-        raise BadFile(
+        raise Missing(
             "model.safetensors",
             f"is missing; found only {found}, and only safetensors are served"
             if found

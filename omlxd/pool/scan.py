@@ -6,40 +6,14 @@ Layouts: ``model/``, ``org/model/``, a root that itself is a model, and the Hugg
 
 import errno
 import os
-import re
+import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from omlxd.backend.safetensors import BadFile
-from omlxd.pool.catalog import (
-    BrokenModel,
-    CatalogModel,
-    RootScan,
-    RootState,
-    RootStatus,
-    Skipped,
-)
-from omlxd.pool.folder import Folder, HeaderCache, inspect, is_inside
-
-PART = r"[A-Za-z0-9][\w.-]*"
-MODEL_ID = re.compile(rf"{PART}(/{PART})?")
-COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
-HUB = "models--"
-HUB_OTHERS = ("datasets--", "spaces--")
-LONGEST_SKIPPED = 200
-"""Entries; a folder that holds anything but models must not fill the status."""
-
-
-@dataclass(slots=True)
-class Findings:
-    models: list[CatalogModel] = field(default_factory=list)
-    broken: list[BrokenModel] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-
-    def skip(self, name: str, reason: str) -> None:
-        if len(self.skipped) < LONGEST_SKIPPED:
-            self.skipped.append(Skipped(name, reason))
+from omlxd.pool.catalog import RootScan, RootState, RootStatus, is_inside
+from omlxd.pool.findings import Findings, scan_model
+from omlxd.pool.folder import HeaderCache
+from omlxd.pool.hub_cache import COMMIT, HUB, hub_id, is_hub, scan_hub
 
 
 def scan_root(path: str, headers: HeaderCache) -> RootScan:
@@ -57,6 +31,7 @@ def scan_root(path: str, headers: HeaderCache) -> RootScan:
         tuple(findings.models),
         tuple(findings.broken),
         tuple(findings.skipped),
+        tuple(findings.unread),
     )
 
 
@@ -85,7 +60,7 @@ def _trouble(path: str, error: OSError) -> RootStatus:
 def _scan_level(root: str, names: list[str], findings: Findings, headers: HeaderCache) -> None:
     if "config.json" in names:
         model_id, confines = _lone_model(root)
-        _scan_model(model_id, root, confines, findings, headers)
+        scan_model(model_id, root, confines, findings, headers)
         return
     for name, folder in _folders(root, root, names, findings):
         _scan_child(root, name, folder, findings, headers)
@@ -101,12 +76,8 @@ def _lone_model(root: str) -> tuple[str, str]:
     hub_name = os.path.basename(repository)
     inside_hub = os.path.basename(snapshots) == "snapshots" and COMMIT.fullmatch(commit)
     if inside_hub and hub_name.startswith(HUB):
-        return _hub_id(hub_name), repository
+        return hub_id(hub_name), repository
     return os.path.basename(root), root
-
-
-def _hub_id(folder_name: str) -> str:
-    return folder_name.removeprefix(HUB).replace("--", "/")
 
 
 def _folders(
@@ -115,10 +86,18 @@ def _folders(
     """(name relative to the root, resolved folder) of each folder that may be looked into."""
     for name in names:
         path = os.path.join(parent, name)
-        if name.startswith(".") or not os.path.isdir(path):
+        if name.startswith("."):
             continue
         shown = os.path.relpath(path, root)
         real = os.path.realpath(path)
+        try:
+            if not stat.S_ISDIR(os.stat(path).st_mode):
+                continue
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            findings.fail(shown, real, error)
+            continue
         if not is_inside(real, root):
             findings.skip(shown, "is a link that leaves the root")
         elif real == root or is_inside(parent, real):
@@ -132,14 +111,14 @@ def _scan_child(
 ) -> None:
     try:
         names = sorted(os.listdir(folder))
-        if _is_hub(name):
-            _scan_hub(root, name, folder, findings, headers)
+        if is_hub(name):
+            scan_hub(root, name, folder, findings, headers)
         elif _is_model(names):
-            _scan_model(name, folder, root, findings, headers)
+            scan_model(name, folder, root, findings, headers)
         else:
             _scan_organisation(root, name, folder, findings, headers)
     except OSError as error:
-        findings.skip(name, f"cannot be read ({error.strerror})")
+        findings.fail(name, folder, error)
 
 
 def _scan_organisation(
@@ -153,98 +132,17 @@ def _scan_organisation(
         model_id = f"{name}/{os.path.basename(child)}"
         try:
             children = os.listdir(path)
-            if _is_hub(child):
-                _scan_hub(root, os.path.basename(child), path, findings, headers)
+            if is_hub(child):
+                scan_hub(root, os.path.basename(child), path, findings, headers)
             elif _is_model(children):
-                _scan_model(model_id, path, root, findings, headers)
+                scan_model(model_id, path, root, findings, headers)
             else:
                 findings.skip(model_id, "is no model: it has no config.json")
         except OSError as error:
-            findings.skip(model_id, f"cannot be read ({error.strerror})")
+            findings.fail(model_id, path, error)
     if not found:
         findings.skip(name, "is no model: it has no config.json")
 
 
 def _is_model(names: list[str]) -> bool:
     return "config.json" in names or any(name.endswith(".safetensors") for name in names)
-
-
-def _is_hub(name: str) -> bool:
-    return os.path.basename(name).startswith((HUB, *HUB_OTHERS))
-
-
-def _scan_hub(root: str, name: str, folder: str, findings: Findings, headers: HeaderCache) -> None:
-    base = os.path.basename(name)
-    if not base.startswith(HUB):
-        return
-    model_id = _hub_id(base)
-    try:
-        snapshot = _snapshot(root, folder)
-    except BadFile as bad:
-        findings.skip(model_id, f"{bad.file} {bad.reason}")
-        return
-    _scan_model(model_id, snapshot, root, findings, headers)
-
-
-def _snapshot(root: str, folder: str) -> str:
-    """The folder of the commit in ``refs/main``, or of the only one. Raises BadFile."""
-    commit = _main_commit(root, folder)
-    snapshots = os.path.join(folder, "snapshots")
-    if commit is None:
-        try:
-            commits = [name for name in os.listdir(snapshots) if COMMIT.fullmatch(name)]
-        except FileNotFoundError:
-            raise BadFile("snapshots", "is missing: the download is not complete") from None
-        if len(commits) != 1:
-            raise BadFile("refs/main", f"is missing, and there are {len(commits)} snapshots")
-        commit = commits[0]
-    path = os.path.realpath(os.path.join(snapshots, commit))
-    if not is_inside(path, root):
-        raise BadFile(f"snapshots/{commit}", "is a link that leaves the root")
-    if not os.path.isdir(path):
-        raise BadFile(f"snapshots/{commit}", "is missing: the download is not complete")
-    return path
-
-
-def _main_commit(root: str, folder: str) -> str | None:
-    path = os.path.realpath(os.path.join(folder, "refs", "main"))
-    if not is_inside(path, root):
-        raise BadFile("refs/main", "is a link that leaves the root")
-    if not os.path.isfile(path):
-        return None
-    with open(path, encoding="ascii", errors="replace") as file:
-        commit = file.read(100).strip()
-    if not COMMIT.fullmatch(commit):
-        raise BadFile("refs/main", "does not name a commit")
-    return commit
-
-
-def _scan_model(
-    model_id: str, path: str, root: str, findings: Findings, headers: HeaderCache
-) -> None:
-    if not MODEL_ID.fullmatch(model_id):
-        reason = "has a name with other characters than letters, digits, '.', '_' and '-'"
-        findings.skip(model_id, reason)
-        return
-    folder = Folder(path, root)
-    other = _no_model_of_its_own(folder.names)
-    if other is not None:
-        findings.skip(model_id, other)
-        return
-    try:
-        findings.models.append(inspect(model_id, folder, headers))
-    except BadFile as bad:
-        findings.broken.append(BrokenModel(model_id, bad.file, bad.reason))
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-        findings.broken.append(BrokenModel(model_id, "config.json", reason))
-
-
-def _no_model_of_its_own(names: list[str]) -> str | None:
-    if "adapter_config.json" in names and "config.json" not in names:
-        return "is an adapter without its base model"
-    if "model_index.json" in names:
-        return "is an image generation pipeline"
-    if "config.json" not in names:
-        return "is no model: it has no config.json"
-    return None

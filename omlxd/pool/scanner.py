@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from omlxd.pool.catalog import Catalog, RootScan, RootState, RootStatus, merge
+from omlxd.pool.catalog import Catalog, RootScan, RootState, RootStatus, keep_unread, merge
 from omlxd.pool.folder import HeaderCache
 from omlxd.pool.protocol import Timer
 from omlxd.pool.scan import scan_root
@@ -66,7 +66,7 @@ class RootScanner:
 
     def _finished(self, result: RootScan) -> None:
         running, self._running = self._running, None
-        self._adopt(result)
+        self._adopt(keep_unread(self.latest, result))
         if running is not None and not running.done():
             running.set_result(None)
 
