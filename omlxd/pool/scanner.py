@@ -16,11 +16,17 @@ from omlxd.pool.timing import CallLater
 
 log = structlog.get_logger(__name__)
 
+HANGS = 5
+"""Looks that ran out of time at one thread before another one is tried."""
+MOST_ABANDONED = 3
+"""Threads of one root that may hang on a volume which is gone."""
+
 Scan = Callable[[str, HeaderCache], RootScan]
 
 
 class RootScanner:
-    """One root. While a look at it hangs no second thread is started."""
+    """One root. While a look at it hangs others join it, and only after long does a new one begin:
+    the volume may be back while the thread never is."""
 
     def __init__(self, path: str, scan: Scan, changed: Callable[[], None]) -> None:
         self.path = path
@@ -29,14 +35,28 @@ class RootScanner:
         self._changed = changed
         self._headers = HeaderCache()
         self._running: asyncio.Future[None] | None = None
+        self._hangs = self._abandoned = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._running is not None
+
+    @property
+    def hanging(self) -> bool:
+        return self.busy and self.latest.status.state is RootState.HANGING
 
     def begin(self) -> asyncio.Future[None]:
         """A look that has begun is joined. The future never fails."""
+        if self._hangs >= HANGS and self._abandoned < MOST_ABANDONED:
+            log.warning("scan_abandoned", root=self.path)
+            self._abandoned += 1
+            self._headers = HeaderCache()
+            self._end_look()
         if self._running is None:
-            loop = asyncio.get_running_loop()
-            self._running = loop.create_future()
+            self._running = asyncio.get_running_loop().create_future()
+            arguments = (self._running, self._headers)
             threading.Thread(
-                target=self._work, args=(loop,), name=f"scan {self.path}", daemon=True
+                target=self._work, args=arguments, name=f"scan {self.path}", daemon=True
             ).start()
         return self._running
 
@@ -44,29 +64,38 @@ class RootScanner:
         """The time is over: what was known stays, until the thread comes back."""
         if self._running is None:
             return
+        self._hangs += 1
         detail = (
             f"Reading it takes longer than {limit:g} s; the volume may be asleep, "
             "disconnected, or waiting for a permission prompt."
         )
         self._adopt(replace(self.latest, status=RootStatus(self.path, RootState.HANGING, detail)))
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _work(self, look: asyncio.Future[None], headers: HeaderCache) -> None:
         try:
-            result = self._scan(self.path, self._headers)
+            result = self._scan(self.path, headers)
         except Exception as fault:
             # The thread's boundary; the fault is shown in the status.
             log.exception("scan_fault", root=self.path)
             status = RootStatus(self.path, RootState.FAILED, f"Reading failed: {fault!r}.")
             result = RootScan(status)
         try:
-            loop.call_soon_threadsafe(self._finished, result)
+            look.get_loop().call_soon_threadsafe(self._finished, look, result)
         except RuntimeError:
             # The loop is closed: the daemon has stopped while the volume hung.
             return
 
-    def _finished(self, result: RootScan) -> None:
-        running, self._running = self._running, None
+    def _finished(self, look: asyncio.Future[None], result: RootScan) -> None:
+        if look is not self._running:
+            # It was abandoned, and what it saw is old.
+            self._abandoned -= 1
+            return
         self._adopt(keep_unread(self.latest, result))
+        self._end_look()
+
+    def _end_look(self) -> None:
+        running, self._running = self._running, None
+        self._hangs = 0
         if running is not None and not running.done():
             running.set_result(None)
 
@@ -124,8 +153,16 @@ class Scanner:
 
     async def scan(self) -> Catalog:
         """Returns when every root was read or ran out of time."""
-        await asyncio.gather(*self.begin())
+        await asyncio.gather(*(self._look_anew(root) for root in self._roots))
         return self.catalog()
+
+    async def _look_anew(self, root: RootScanner) -> None:
+        """A look that has begun already may have missed what was changed just before the call."""
+        if root.busy:
+            await self._begin(root)
+            if root.hanging:
+                return
+        await self._begin(root)
 
     def _begin(self, root: RootScanner) -> asyncio.Future[None]:
         look = root.begin()

@@ -5,8 +5,8 @@ import threading
 
 from omlxd.pool.catalog import Catalog, CatalogModel, RootScan, RootState, RootStatus
 from omlxd.pool.folder import HeaderCache
-from omlxd.pool.scanner import Scanner
-from tests.unit.pool.fakes import FakeTime, a_model
+from omlxd.pool.scanner import MOST_ABANDONED, Scanner
+from tests.unit.pool.fakes import FakeTime, a_model, settle
 
 OK = RootState.OK
 
@@ -20,12 +20,14 @@ class Disk:
         self.looks: list[str] = []
 
     def scan(self, path: str, headers: HeaderCache) -> RootScan:
+        """What it held when the look began."""
         self.looks.append(path)
+        held = self.holds.get(path)
         if path in self.stuck:
             self.stuck[path].wait(30)
-        if path not in self.holds:
+        if held is None:
             return RootScan(RootStatus(path, RootState.ABSENT, "not there"))
-        return RootScan(RootStatus(path, OK), tuple(self.holds[path]))
+        return RootScan(RootStatus(path, OK), tuple(held))
 
 
 class Watch:
@@ -74,6 +76,59 @@ async def test_a_hanging_root_is_reported_and_holds_up_nobody() -> None:
     while "late" not in watch.scanner.catalog().models:
         await asyncio.sleep(0)
     assert watch.states() == [OK, OK]
+
+
+async def test_a_rescan_sees_what_came_while_an_older_look_was_under_way() -> None:
+    disk = Disk()
+    disk.holds = {"/root": []}
+    watch = Watch(disk, "/root")
+    await watch.scanner.scan()
+    held = disk.stuck["/root"] = threading.Event()
+    watch.scanner.begin()
+    while disk.looks.count("/root") < 2:
+        await asyncio.sleep(0)
+    disk.holds["/root"] = [a_model("pulled")]
+    looking = asyncio.create_task(watch.scanner.scan())
+    await settle()
+    held.set()
+    catalog = await looking
+    assert set(catalog.models) == {"pulled"}
+    assert disk.looks.count("/root") == 3
+
+
+async def test_a_thread_that_hangs_for_good_does_not_hide_a_volume_that_is_back() -> None:
+    disk = Disk()
+    dead = disk.stuck["/mount"] = threading.Event()
+    watch = Watch(disk, "/mount")
+    watch.scanner.keep_looking(60.0)
+    while not disk.looks:
+        await asyncio.sleep(0)
+    await watch.time.pass_by(250)
+    assert (watch.states(), disk.looks) == ([RootState.HANGING], ["/mount"])
+    del disk.stuck["/mount"]
+    disk.holds["/mount"] = [a_model("m")]
+    await watch.time.pass_by(60)
+    while watch.states() != [OK]:
+        await asyncio.sleep(0)
+    watch.scanner.stop()
+    disk.holds["/mount"] = []
+    dead.set()
+    await asyncio.to_thread(lambda: None)
+    await settle()
+    assert set(watch.scanner.catalog().models) == {"m"}, "what the old thread saw is old"
+
+
+async def test_only_so_many_threads_hang_on_one_root() -> None:
+    disk = Disk()
+    dead = disk.stuck["/mount"] = threading.Event()
+    watch = Watch(disk, "/mount")
+    watch.scanner.keep_looking(60.0)
+    await watch.time.pass_by(5000)
+    while len(disk.looks) < 1 + MOST_ABANDONED:
+        await asyncio.sleep(0)
+    await watch.time.pass_by(5000)
+    assert len(disk.looks) == 1 + MOST_ABANDONED
+    dead.set()
 
 
 async def test_a_root_that_begins_to_hang_keeps_its_models() -> None:
