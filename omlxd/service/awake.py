@@ -29,13 +29,17 @@ Spawn = Callable[[Sequence[str]], Child]
 
 
 def spawn_quietly(command: Sequence[str]) -> Child:
-    """A child without our standard streams. Raises OSError."""
+    """A child without our standard streams. Raises OSError.
+
+    Closing descriptors would rule out posix_spawn on macOS, and a fork copies the page tables of
+    the process that holds the models. Ours are not inherited anyway.
+    """
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        close_fds=True,
+        close_fds=False,
     )
 
 

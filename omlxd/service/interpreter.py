@@ -28,6 +28,8 @@ class Interpreter:
         machine: the processor the interpreter itself was built for.
         project: the source project (a clone) that the environment or omlxd itself lies in.
         throwaway: folders whose content other tools delete (caches, temporary folders).
+    resolved: where executable and environment are in truth, links resolved; for the volume only,
+        since a link is what survives upgrades.
     """
 
     executable: str
@@ -39,6 +41,7 @@ class Interpreter:
     user_home: str
     project: str | None
     throwaway: tuple[str, ...]
+    resolved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ def look(environ: Mapping[str, str]) -> Interpreter:
         user_home=str(home),
         project=_project_of(prefix, Path(__file__).parents[2]),
         throwaway=tuple(folder.rstrip("/") for folder in caches if folder.rstrip("/")),
+        resolved=tuple(os.path.realpath(path) for path in (sys.executable, sys.prefix)),
     )
 
 
@@ -155,7 +159,7 @@ def _cellar(python: Interpreter) -> Objection | None:
 
 
 def _external(python: Interpreter) -> Objection | None:
-    for path in (python.executable, python.base):
+    for path in (python.executable, python.base, *python.resolved):
         if _within(path, "/Volumes"):
             return Objection(
                 f"{path} is on an external volume, which may be absent at login and which macOS "

@@ -1,5 +1,6 @@
 """What the service runs: interpreter, arguments, folders and environment, as plain data."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,11 +98,11 @@ def check(job: JobSpec) -> None:
     for name, path in paths.items():
         if not path.startswith("/"):
             raise ServiceFailed(f"{name} must be an absolute path, not {path!r}")
-        if path.startswith("/Volumes/"):
+        if any(ord(character) < 32 for character in path):
+            raise ServiceFailed(f"{name} has a control character in its path: {path!r}")
+        if any(place.startswith("/Volumes/") for place in (path, os.path.realpath(path))):
             raise ServiceFailed(
                 f"{name} is on an external volume ({path}). It may be absent at login, and macOS "
                 "keeps jobs from reading it. Keep omlxd itself on the internal disk (--home); "
                 "only models belong on other volumes."
             )
-        if any(ord(character) < 32 for character in path):
-            raise ServiceFailed(f"{name} has a control character in its path: {path!r}")

@@ -85,7 +85,8 @@ def supervisor_to_install(machine: Machine, *, system: bool) -> Supervisor:
     if machine.platform != "darwin":
         return _unit(machine, system=system)
     domains.check_rights(machine.uid, system=system)
-    if not system and machine.user_home.is_relative_to("/Volumes"):
+    homes = (machine.user_home, machine.user_home.resolve())
+    if not system and any(home.is_relative_to("/Volumes") for home in homes):
         raise ServiceFailed(
             f"your home folder {machine.user_home} is on an external volume, from where launchd "
             "does not start jobs reliably. Install a daemon on the internal disk instead: "

@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
 
 from omlxd.service.awake import Awake, Child, spawn_quietly
 
@@ -24,6 +27,22 @@ def test_a_real_child_lives_while_work_is_under_way_and_is_reaped(until: Until) 
     awake.hold()
     awake.close()
     assert [child.poll() for child in spawned] == [-15, -15]
+
+
+def test_the_child_is_spawned_and_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork would copy the page tables of the process that holds the models."""
+    spawned: list[object] = []
+
+    def posix_spawn(*arguments: Any, **options: Any) -> int:
+        spawned.append(arguments[0])
+        return real(*arguments, **options)
+
+    real = os.posix_spawn
+    monkeypatch.setattr(os, "posix_spawn", posix_spawn)
+    child = spawn_quietly(["/bin/sleep", "60"])
+    child.terminate()
+    child.wait(20)
+    assert spawned == ["/bin/sleep"]
 
 
 def test_a_missing_caffeinate_is_no_error() -> None:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
+from omlxd.api import json_depth
 from omlxd.api.inflate import TooLarge, inflate
 from omlxd.api.json_depth import deeper_than
 from omlxd.api.options import ApiOptions
@@ -156,3 +159,41 @@ def test_depth_is_exact_however_much_lies_beside_it(wide: int) -> None:
         nest = b"[" * depth + b"]" * depth
         assert not deeper_than(b"[" + beside + nest[1:], 128)
         assert deeper_than(b"[" + beside + nest, depth)
+
+
+VALUES = st.recursive(
+    st.text(st.sampled_from('[]{}"\\a'), max_size=6) | st.integers(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+def depth_of(value: object) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+@given(VALUES.filter(lambda value: not isinstance(value, str)), st.integers(1, 12))
+def test_depth_is_exact_wherever_the_text_is_cut_for_other_threads(value: object, cut: int) -> None:
+    body, depth = json.dumps(value).encode(), depth_of(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_depth, "_SLICE", cut)
+        patch.setattr(json_depth, "_LITTLE", 0)
+        assert not deeper_than(body, depth)
+        assert depth == 0 or deeper_than(body, depth - 1)
+
+
+def test_a_gzip_body_of_very_many_members_is_refused_and_one_of_some_is_not() -> None:
+    empty, full = gzip.compress(b""), gzip.compress(b"x")
+    assert inflate(full * 64 + bytes(100), "gzip", MiB) == b"x" * 64
+    assert inflate(empty * 63 + full, "gzip", MiB) == b"x"
+    for body in (empty * 65, empty * (MiB // len(empty)), full * 65):
+        with pytest.raises(InvalidRequest, match="too much follows its end"):
+            inflate(body, "gzip", MiB)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_what_is_no_stream_behind_the_first_is_refused(encoding: str) -> None:
+    body = (gzip if encoding == "gzip" else zlib).compress(b"x")
+    with pytest.raises(InvalidRequest):
+        inflate(body + b"more", encoding, MiB)

@@ -55,6 +55,7 @@ def test_lasting_places_are_fine(executable: str) -> None:
             True,
         ),
         ({"executable": "/Volumes/Big/venv/bin/python"}, "external volume", True),
+        ({"resolved": ("/usr/bin/python3", "/Volumes/Big/venv")}, "external volume", True),
         ({"executable": "/Users/ann/Documents/venv/bin/python"}, "keeps background", False),
         ({"project": "/Users/ann/src/omlxd"}, "--force", False),
         ({"machine": "x86_64"}, "Rosetta", True),

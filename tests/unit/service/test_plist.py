@@ -143,6 +143,14 @@ def test_a_path_that_launchd_cannot_use_is_named(change: dict[str, object], says
         render(replace(JOB, **change), LABEL, template())  # type: ignore[arg-type]
 
 
+def test_a_link_to_an_external_volume_is_no_way_around(tmp_path: Path) -> None:
+    (tmp_path / "home").symlink_to("/Volumes/Big/omlxd")
+    with pytest.raises(ServiceFailed, match="the state folder is on an external volume"):
+        render(replace(JOB, state=tmp_path / "home" / "state"), LABEL, template())
+    with pytest.raises(ServiceFailed, match="control character"):
+        render(replace(JOB, state=Path("/tmp/a\0b")), LABEL, template())
+
+
 def test_only_harmless_settings_of_the_shell_are_carried() -> None:
     environ = {
         "HF_HOME": "/Users/ann/hf",
