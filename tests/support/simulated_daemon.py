@@ -314,7 +314,8 @@ class SimulatedDaemon:
 
     @property
     def promised(self) -> int:
-        return self.pool._residency.device.promised()
+        residency = self.pool._residency
+        return residency.device.promised(residency.records.values())
 
     async def ticks(self, count: int) -> None:
         """Let that many ticks pass."""
