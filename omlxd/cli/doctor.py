@@ -134,7 +134,7 @@ def _files(context: "Context", config: "Config", account: "Account | None") -> "
         yield from files.check_roots(
             Roots(
                 paths=paths,
-                configured=dirs is not None,
+                optional=paths if dirs is None else (config.places.models,),
                 limit=config.models.scan_limit,
                 platform=context.machine.platform,
                 home=context.machine.user_home if account is None else account.home,

@@ -32,7 +32,7 @@ def add_arguments(commands: Any) -> None:
         "--model-dir",
         metavar="DIR",
         action="append",
-        help="folder with models; may be given several times; replaces the default ones",
+        help="folder with models; may be given several times; in place of the Hugging Face cache",
     )
     parser.add_argument("--log-level", help="debug, info, warning or error")
     parser.add_argument(

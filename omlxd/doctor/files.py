@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,13 +33,13 @@ PRIVACY = (
 @dataclass(frozen=True, slots=True)
 class Roots:
     """Attributes:
-    configured: named by the user; the usual places may be absent.
+    optional: those of ``paths`` that may be absent, as the usual places may.
     limit: seconds; a folder that takes longer hangs.
     account: who is to read them; None for who asks.
     """
 
     paths: Sequence[Path]
-    configured: bool
+    optional: Collection[Path]
     limit: float
     platform: str
     home: Path
@@ -75,7 +75,7 @@ def _root(path: Path, scan: RootScan | None, roots: Roots) -> Finding:
     match status.state:
         case RootState.OK:
             pass
-        case RootState.ABSENT if not roots.configured:
+        case RootState.ABSENT if path in roots.optional:
             return ok(name, f"{path}: not there, and not needed")
         case RootState.ABSENT:
             return warn(name, f"{path}: not there", "create it, or set models.dirs")

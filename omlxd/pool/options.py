@@ -48,7 +48,7 @@ class ModelSettings:
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
     dirs: tuple[str, ...] | None = option(
-        None, "Folders with models; none: models/ in the data folder and the Hugging Face cache."
+        None, "Folders with models beside models/ in the data folder; none: Hugging Face's cache."
     )
     default: str | None = option(
         None, "Model of requests that name none; none: the only model, if there is one."

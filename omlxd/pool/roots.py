@@ -9,13 +9,15 @@ from omlxd.errors import ConfigError
 def model_roots(
     dirs: Sequence[str] | None, own: Path, environ: Mapping[str, str]
 ) -> tuple[Path, ...]:
-    """The configured ``dirs``, else our ``own`` folder and Hugging Face's cache.
+    """The configured ``dirs`` and, after them, our ``own`` folder, into which models are pulled;
+    without ``dirs`` our own and Hugging Face's cache.
 
     Raises ConfigError for the home (``~``) of nobody.
     """
     try:
         if dirs is not None:
-            return tuple(Path(name).expanduser().absolute() for name in dirs)
+            named = (Path(name).expanduser().absolute() for name in dirs)
+            return tuple(dict.fromkeys((*named, own)))
         return own, hub_cache(environ)
     except RuntimeError as error:
         raise ConfigError([f"models.dirs: {error}"]) from None

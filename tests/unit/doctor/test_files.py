@@ -34,7 +34,7 @@ def here(tmp_path: Path) -> Places:
 
 def roots(*paths: Path, configured: bool = True, platform: str = "darwin") -> list[Finding]:
     home = paths[0].parent
-    return check_roots(Roots(paths, configured, 5.0, platform, home))
+    return check_roots(Roots(paths, () if configured else paths, 5.0, platform, home))
 
 
 def test_an_absent_folder_matters_when_it_was_named(tmp_path: Path) -> None:
