@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from omlxd.errors import ModelLoadFailed, OmlxdError
@@ -13,12 +13,16 @@ from tests.unit.pool.fakes import FakeMachine, House, MiB, Use, a_model, settle
 
 NAMES = ("a", "b", "c")
 SIZES = {"a": 100 * MiB, "b": 90 * MiB, "c": 30 * MiB}
+TIMES = (0.5, 1, 1.4, 3)
+"""A load's true size, of what the files say."""
 
+requests = st.tuples(st.just("request"), st.sampled_from(NAMES))
+ends = st.tuples(st.just("load ends"), st.sampled_from(["well", "well", "badly", "progress"]))
 events = st.one_of(
-    st.tuples(st.just("request"), st.sampled_from(NAMES)),
+    *[requests] * 4,
+    *[ends] * 3,
     st.tuples(st.just("finish"), st.integers(0, 5)),
     st.tuples(st.just("disconnect"), st.integers(0, 5)),
-    st.tuples(st.just("load ends"), st.sampled_from(["well", "badly", "progress"])),
     st.tuples(st.just("unload ends"), st.none()),
     st.tuples(st.just("unload"), st.sampled_from(NAMES)),
     st.tuples(st.just("time"), st.sampled_from([0.5, 5.0, 31.0, 301.0])),
@@ -26,6 +30,10 @@ events = st.one_of(
     st.tuples(st.just("disk"), st.sets(st.sampled_from(NAMES))),
     st.tuples(st.just("replace"), st.sampled_from(NAMES)),
     st.tuples(st.just("pause"), st.booleans()),
+    st.tuples(st.just("pin"), st.tuples(st.sampled_from(NAMES), st.sampled_from([True, None]))),
+    st.tuples(st.just("at a time"), st.tuples(st.sampled_from(NAMES), st.integers(1, 2))),
+    st.tuples(st.just("size"), st.tuples(st.sampled_from(NAMES), st.sampled_from(TIMES))),
+    st.tuples(st.just("stop"), st.none()),
 )
 
 
@@ -42,6 +50,8 @@ class World:
         )
         self.on_disk: set[str] = set(NAMES)
         self.versions = dict.fromkeys(NAMES, 1)
+        self.next_sizes = dict(SIZES)
+        self.stopped = False
         self.uses: list[Use] = []
         self.others: list[asyncio.Task[Any]] = []
 
@@ -54,7 +64,7 @@ class World:
             case "request" | "finish" | "disconnect":
                 self.client(kind, what)
             case "load ends":
-                self.end_loads(what)
+                await self.end_loads(what)
             case "unload ends":
                 self.end_unloads()
             case "unload":
@@ -66,10 +76,25 @@ class World:
                 self.guard(what)
             case "pause":
                 self.machine.paused = what
-            case _:
+            case "replace" | "disk":
                 self.disk(kind, what)
+            case _:
+                self.operator(kind, what)
         await settle()
         self.check()
+
+    def operator(self, kind: str, what: Any) -> None:
+        match kind:
+            case "size":
+                name, times = what
+                self.next_sizes[name] = int(SIZES[name] * times)
+            case "stop":
+                self.stopped = True
+                self.others.append(asyncio.create_task(self.house.pool.stop()))
+            case "pin" | "at a time" if not self.stopped:
+                name, value = what
+                key = "pinned" if kind == "pin" else "max_concurrent_requests"
+                self.change(name, key, value)
 
     def client(self, kind: str, what: Any) -> None:
         if kind == "request":
@@ -95,23 +120,33 @@ class World:
             }[what]
             self.others.append(asyncio.create_task(self.house.pool.apply(action)))
 
-    def end_loads(self, how: str) -> None:
-        for ticket in self.house.engine.tickets:
-            if ticket.answer.done():
-                continue
-            if how == "progress":
-                ticket.progress(ticket.total // 2)
-            elif ticket.cancelled:
+    def change(self, name: str, key: str, value: Any) -> None:
+        if name in self.on_disk:
+            changing = self.house.pool.change_settings(name, {key: value})
+            self.others.append(asyncio.create_task(changing))
+
+    async def end_loads(self, how: str) -> None:
+        """The whole size is known before any weights are read."""
+        engine = self.house.engine
+        for ticket in [ticket for ticket in engine.tickets if not ticket.answer.done()]:
+            if not ticket.sized.done():
+                ticket.total = engine.sizes[ticket.model_id] = self.next_sizes[ticket.model_id]
+                ticket.progress(0)
+                await settle()
+            if ticket.cancelled:
                 ticket.stop()
+            elif how == "progress":
+                ticket.progress(ticket.total // 2)
             elif how == "well":
                 ticket.finish()
             else:
                 ticket.fail(ModelLoadFailed("no"))
+            await settle()
 
     def end_unloads(self) -> None:
         for name, answer in self.house.engine.unloads:
             if not answer.done():
-                answer.set_result(SIZES[name])
+                answer.set_result(self.house.engine.sizes[name])
 
     def check(self) -> None:
         pool, engine = self.house.pool, self.house.engine
@@ -123,16 +158,23 @@ class World:
         for name in engine.resident:
             assert states[name] in ("ready", "draining", "unloading", "loading")
 
+    def at_rest(self) -> bool:
+        tasks = [*(use.task for use in self.uses), *self.others]
+        tickets = self.house.engine.tickets
+        return all(task.done() for task in tasks) and all(t.answer.done() for t in tickets)
+
     async def end(self) -> None:
         """Clients leave, loads and unloads end: everything must come to rest."""
         self.machine.paused = False
+        for name in NAMES:
+            self.change(name, "pinned", None)
         for _ in range(60):
             for use in self.uses:
                 use.leave.set()
-            self.end_loads("well")
+            await self.end_loads("well")
             self.end_unloads()
             await self.house.time.pass_by(20)
-            if all(use.task.done() for use in self.uses) and all(t.done() for t in self.others):
+            if self.at_rest():
                 break
         assert all(use.task.done() for use in self.uses), "a request never ended"
         assert all(task.done() for task in self.others), "an unload never ended"
@@ -144,14 +186,21 @@ class World:
             assert error is None or isinstance(error, OmlxdError), error
         for status in self.house.pool.statuses():
             assert (status.leases, status.waiting) == (0, 0), "a lease was lost"
+        if self.stopped:
+            assert self.house.engine.resident == set(), "a model outlived the stop"
         assert self.house.pool._residency.device.promised(()) == 0, "a reservation was lost"
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(events, max_size=40))
-def test_every_request_ends_and_nothing_is_lost(happenings: list[tuple[str, Any]]) -> None:
+@given(st.lists(events, min_size=4, max_size=40), st.tuples(*[st.sampled_from(TIMES)] * len(NAMES)))
+@example([("request", "b"), ("request", "c"), ("load ends", "well")] * 2, (1, 1, 3))
+def test_every_request_ends_and_nothing_is_lost(
+    happenings: list[tuple[str, Any]], times: tuple[float, ...]
+) -> None:
     async def run() -> None:
         world = World()
+        for sized in zip(NAMES, times, strict=True):
+            world.operator("size", sized)
         for kind, what in happenings:
             await world.happen(kind, what)
         await world.end()
