@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import httpx
 import pytest
@@ -94,10 +95,8 @@ def test_a_load_leaves_the_running_model_most_of_its_rate(
         ready = time.monotonic()
         assert machine.state("big") == "ready"
         kept.append(tokens.rate(loading, ready) / tokens.rate(begin, loading))
-        if kept[-1] >= KEPT:
-            break
         machine.post("/v1/models/big/unload")
-    assert max(kept) >= KEPT, kept
+    assert median(kept) >= KEPT, kept
     assert len(tokens.times) < 4000
 
 
@@ -113,9 +112,7 @@ def test_a_load_ends_within_one_piece_when_its_only_client_leaves(
         too_late.append(machine.daemon.events("model_load_cancelled")[-1]["loaded_bytes"] - gone)
         assert machine.promised() == 0
         assert machine.model("big")["waiting"] == 0
-        if too_late[-1] <= PIECE:
-            break
-    assert min(too_late) <= PIECE
+    assert median(too_late) <= PIECE, too_late
     assert machine.usage() - before < PIECE
     so_far = len(tokens.times)
     machine.until(lambda: len(tokens.times) > so_far + 5, "a does not go on")
