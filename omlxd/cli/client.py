@@ -141,6 +141,9 @@ class Daemon:
         """Raises Unreachable, Refused."""
         return self._ask("PATCH", path, body)
 
+    def close(self) -> None:
+        self._client.close()
+
     def events(self, path: str) -> Iterator[Any]:
         """The data of a stream of events, until the daemon ends it. Raises as ``get``."""
         try:

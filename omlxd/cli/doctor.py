@@ -197,7 +197,8 @@ def _guard(running: "InstanceRecord", home: str | None) -> "Iterator[Finding]":
     assert running.url is not None
     key = find_key(None, home, os.environ)
     try:
-        status = Daemon(running.url, key).get("/status")
+        with contextlib.closing(Daemon(running.url, key)) as daemon:
+            status = daemon.get("/status")
     except (Unreachable, Refused) as error:
         yield fail("guard", str(error))
         return

@@ -28,7 +28,7 @@ class Child(Protocol):
 Spawn = Callable[[Sequence[str]], Child]
 
 
-def spawn_quietly(command: Sequence[str]) -> Child:
+def spawn_quietly(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """A child without our standard streams. Raises OSError.
 
     Closing descriptors would rule out posix_spawn on macOS, and a fork copies the page tables of

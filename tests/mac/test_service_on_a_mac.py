@@ -5,10 +5,11 @@ Everything lives under a label and a folder of its own: an installed omlxd is le
 
 import os
 import plistlib
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from omlxd.errors import ServiceFailed
 from omlxd.service import control, install, plist, uninstall
-from omlxd.service.awake import CAFFEINATE, open_awake
+from omlxd.service.awake import Awake, Child, spawn_quietly
 from omlxd.service.domains import choose
 from omlxd.service.health import ask
 from omlxd.service.install import Course, Offer
@@ -145,18 +146,25 @@ def test_a_disabled_job_is_refused_and_start_enables_it(trial: Trial) -> None:
 
 def test_the_assertion_is_held_while_working_only() -> None:
     """T69."""
-    awake = open_awake(os.getpid())
+    spawned: list[subprocess.Popen[bytes]] = []
 
-    def assertions() -> str:
-        return subprocess.run(
+    def spawn(command: Sequence[str]) -> Child:
+        spawned.append(spawn_quietly(command))
+        return spawned[-1]
+
+    def held() -> bool:
+        said = subprocess.run(
             ["/usr/bin/pmset", "-g", "assertions"], capture_output=True, text=True, check=True
         ).stdout
+        ours = rf"pid {spawned[0].pid}\(caffeinate\):.*PreventUserIdleSystemSleep"
+        return re.search(ours, said) is not None
 
+    awake = Awake(spawn, os.getpid())
     with awake.working():
-        limit = time.monotonic() + 5
-        while "caffeinate" not in assertions() and time.monotonic() < limit:
+        limit = time.monotonic() + 20
+        while not held() and time.monotonic() < limit:
             time.sleep(0.1)
-        assert "PreventUserIdleSystemSleep" in assertions()
-        assert f"{CAFFEINATE.rpartition('/')[2]}" in assertions()
+        assert held()
     awake.close()
+    assert not held()
     assert not awake.holding

@@ -19,7 +19,9 @@ import pytest
 import structlog
 
 from omlxd.cli import service
+from omlxd.cli.doctor import examine
 from omlxd.cli.service_text import Context, context
+from omlxd.doctor.finding import Finding
 from omlxd.service import health
 from omlxd.service.interpreter import Interpreter
 from omlxd.service.launchctl import Launchctl, Run, run_process
@@ -131,10 +133,11 @@ class Mac:
         environ = (f"LAUNCHCTL_DIR={self.world}", f"HOME={self.user_home}")
         return run_process(["/usr/bin/env", *environ, sys.executable, "-IS", *command], limit)
 
-    def context(self, *words: str) -> Context:
+    def context(self, *words: str, home: bool = True) -> Context:
         parser = ArgumentParser()
         service.add_arguments(parser.add_subparsers())
-        arguments = parser.parse_args(["service", words[0], "--home", str(self.home), *words[1:]])
+        named = ("--home", str(self.home)) if home else ()
+        arguments = parser.parse_args(["service", words[0], *named, *words[1:]])
         made = context(arguments, self.environ, self.machine())
         python = Interpreter(
             executable=str(self.python),
@@ -156,6 +159,9 @@ class Mac:
 
     def omlxd(self, *words: str) -> int:
         return service.perform(self.context(*words))
+
+    def doctor(self) -> list[Finding]:
+        return list(examine(self.context("status")))
 
     def launchctl(self, *words: str) -> int:
         code: int = self._launchctl.call(words[0], list(words[1:]))[0]

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from omlxd.cli import service
 from omlxd.errors import ServiceFailed
 from omlxd.service import install, plist
 from omlxd.service.domains import SYSTEM
@@ -155,6 +156,30 @@ def test_a_job_that_ignores_sigterm_is_ended_by_force(mac: Mac) -> None:
     mac.omlxd("install")
     assert mac.omlxd("stop") == 0
     assert mac.job() is None
+
+
+def test_the_service_is_found_without_being_told_its_home(mac: Mac, capsys: Said) -> None:
+    mac.omlxd("install")
+    first = mac.record()
+    for verb, code in (("status", 0), ("restart", 0), ("stop", 0), ("status", 3), ("start", 0)):
+        assert service.perform(mac.context(verb, home=False)) == code, verb
+    assert mac.record()["instance_id"] != first["instance_id"]
+    assert service.perform(mac.context("logs", home=False)) == 0
+    assert mac.record()["instance_id"] in capsys.readouterr().out
+    assert service.perform(mac.context("install", home=False)) == 0
+    assert plistlib.loads(mac.plist.read_bytes())["ProgramArguments"][-1] == str(mac.home)
+
+
+def test_a_failed_move_to_another_home_brings_the_service_back_to_its_own(mac: Mac) -> None:
+    mac.omlxd("install")
+    first = mac.record()
+    here, mac.home = mac.home, mac.home.with_name("another")
+    mac.config("nonsense = 1\n")
+    with pytest.raises(ServiceFailed, match=r"(?s)unknown key.*was restored and runs"):
+        mac.omlxd("install")
+    mac.home = here
+    assert mac.record()["instance_id"] != first["instance_id"]
+    assert mac.omlxd("status") == 0
 
 
 def test_a_system_daemon_runs_for_its_account_and_has_no_agent_keys(mac: Mac) -> None:

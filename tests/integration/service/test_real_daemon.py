@@ -15,10 +15,12 @@ import httpx
 import psutil
 import pytest
 
+from omlxd.doctor.finding import Verdict
 from omlxd.errors import ServiceFailed
 from omlxd.service import last_exit, single_instance
 from omlxd.service.exit_codes import Ending
 from tests.integration.service.conftest import FREE_PORT, REAL_DAEMON, REPOSITORY, Mac
+from tests.integration.service.real_mac import RealMac
 from tests.support.daemon import link_models
 from tests.support.tiny_models import tiny_model
 
@@ -27,19 +29,30 @@ Said = pytest.CaptureFixture[str]
 SERVE = (sys.executable, "-m", "omlxd", "serve")
 
 
-def a_real_mac(folder: Path) -> Mac:
-    mac = Mac(folder, real=True)
-    mac.environ = {"HF_HUB_OFFLINE": "1"}
-    # A real daemon takes its time to end, and gets what the definition says.
-    mac.scenario(exit_scale=1.0)
-    mac.config(FREE_PORT)
-    return mac
+MakeMac = Callable[[Path], Mac]
+
+
+@pytest.fixture(
+    scope="module", params=["a stand-in", pytest.param("launchd", marks=pytest.mark.mac)]
+)
+def make_mac(request: pytest.FixtureRequest) -> MakeMac:
+    """A Mac whose job is the real daemon; with --mac also the one that the tests run on."""
+
+    def make(folder: Path) -> Mac:
+        mac = RealMac() if request.param == "launchd" else Mac(folder, real=True)
+        mac.environ = {"HF_HUB_OFFLINE": "1"}
+        # A real daemon takes its time to end, and gets what the definition says.
+        mac.scenario(exit_scale=1.0)
+        mac.config(FREE_PORT)
+        return mac
+
+    return make
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mac]:
+def service(make_mac: MakeMac, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mac]:
     """An installed service; each test finds it running and leaves it running."""
-    mac = a_real_mac(tmp_path_factory.mktemp("real"))
+    mac = make_mac(tmp_path_factory.mktemp("real"))
     link_models(mac.home, tiny_model(tmp_path_factory.mktemp("tiny"), "llama"))
     mac.omlxd("install")
     yield mac
@@ -47,9 +60,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mac]:
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Iterator[Mac]:
+def bare(make_mac: MakeMac, tmp_path: Path) -> Iterator[Mac]:
     """Nothing is installed."""
-    mac = a_real_mac(tmp_path)
+    mac = make_mac(tmp_path)
     yield mac
     mac.shut_down()
 
@@ -94,6 +107,15 @@ def test_what_answers_is_the_process_that_launchd_started(service: Mac, capsys: 
     said = capsys.readouterr().out
     assert f"omlxd runs and is healthy: {service.url}" in said
     assert f"pid         {record['pid']}" in said
+
+
+def test_the_doctor_sees_the_job_and_its_python(service: Mac) -> None:
+    found = {finding.name: finding for finding in service.doctor()}
+    for name in ("service python", "daemon", "keys"):
+        assert found[name].verdict is Verdict.OK, found[name]
+    (job,) = [finding for name, finding in found.items() if name.startswith("launchd (")]
+    assert job.verdict is Verdict.OK
+    assert job.text.endswith(f"runs (pid {service.record()['pid']})")
 
 
 def test_installing_again_leaves_the_running_daemon_alone(service: Mac) -> None:
