@@ -222,17 +222,30 @@ def _other_weights(names: Iterable[str]) -> str:
 
 
 def _check_tokenizer(folder: Folder) -> None:
-    """Only that its files are files: a pointer here would otherwise fail each load."""
+    """That it is there, and its ends: what is damaged here would otherwise fail each request."""
+    if not any(_may_hold_vocabulary(name) for name in folder.names):
+        raise Missing("tokenizer.json", "is missing: the folder has no tokenizer")
     for name in TOKENIZER_FILES:
         if name not in folder.names:
             continue
         real, about = folder.file(name)
-        if about.st_size < 1024:
-            with open(real, "rb") as file:
-                if is_lfs_pointer(file.read(100)):
-                    raise BadFile(
-                        name, "is a git-LFS pointer, not the file itself; run 'git lfs pull'"
-                    )
+        with open(real, "rb") as file:
+            begin = file.read(100)
+            file.seek(max(0, about.st_size - 100))
+            end = file.read(100)
+        if about.st_size < 1024 and is_lfs_pointer(begin):
+            raise BadFile(name, "is a git-LFS pointer, not the file itself; run 'git lfs pull'")
+        if name == "tokenizer.json" and not (
+            begin.lstrip()[:1] == b"{" and end.rstrip()[-1:] == b"}"
+        ):
+            raise BadFile(name, "is cut short or damaged: it is not a JSON object")
+
+
+def _may_hold_vocabulary(name: str) -> bool:
+    """Every family of tokenizers has a name of its own for it, so this rules out little."""
+    if name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        return False
+    return any(part in name for part in ("token", "vocab", "piece", "tekken"))
 
 
 def _fingerprint(folder: Folder, files: Sequence[WeightsFile]) -> str:

@@ -202,6 +202,8 @@ def test_a_damaged_weights_file_is_named(tmp_path: Path, damage: bytes, reason: 
         ("config.json", b'{"model_type": "llama", "model_file": "x.py"}', "never run"),
         ("config.json", POINTER, "git-LFS pointer"),
         ("tokenizer.json", POINTER, "git-LFS pointer"),
+        ("tokenizer.json", b'{"version": "1.0", "model": {', "cut short"),
+        ("tokenizer.json", b"", "cut short"),
         ("tokenizer_config.json", b'{"tool_parser_type": "os.path"}', "tool_parser_type"),
         ("model.safetensors.index.json", b'{"weight_map": 5}', "no weight_map"),
     ],
@@ -213,6 +215,26 @@ def test_a_broken_file_beside_the_weights_is_named(
     (broken,) = scan(tmp_path).broken
     assert (broken.id, broken.file) == ("bad", file)
     assert reason in broken.reason
+
+
+@pytest.mark.parametrize("other", [None, "tokenizer_config.json", "added_tokens.json"])
+def test_a_missing_tokenizer_is_named(tmp_path: Path, other: str | None) -> None:
+    """T61: each request would fail at it."""
+    bad = make_model(tmp_path / "bad")
+    (bad / "tokenizer.json").unlink()
+    if other is not None:
+        (bad / other).write_text("{}")
+    (broken,) = scan(tmp_path).broken
+    assert (broken.file, broken.reason) == (
+        "tokenizer.json",
+        "is missing: the folder has no tokenizer",
+    )
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "vocab.txt", "spiece.model", "q.tiktoken"])
+def test_a_tokenizer_of_another_kind_is_one(tmp_path: Path, name: str) -> None:
+    (make_model(tmp_path / "good") / "tokenizer.json").rename(tmp_path / "good" / name)
+    assert not scan(tmp_path).broken
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
