@@ -108,6 +108,15 @@ def test_no_more_models_are_drained_than_make_room() -> None:
     assert answer == Wait("models in use are in the way", drain=("idle", "busy"))
 
 
+def test_what_was_asked_to_leave_stays_the_first_choice() -> None:
+    """Its last requests do not make it the warmer one, so that yet another is asked."""
+    models = (
+        model("asked", 40, busy=True, pending_unload=True, last_used=9.0),
+        model("colder", 40, busy=True, last_used=1.0),
+    )
+    assert plan(50 * GiB, *models) == Wait("models in use are in the way", drain=("asked",))
+
+
 def test_nothing_idle_is_evicted_for_a_load_that_must_wait_anyway() -> None:
     answer = plan(60 * GiB, model("a", 60, busy=True), model("b", 1))
     assert isinstance(answer, Wait)
