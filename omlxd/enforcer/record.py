@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from omlxd.policy.actions import Action, Outcome, WalkStoreCap
 from omlxd.policy.decision import Decision
 from omlxd.policy.readings import MemoryReading
+from omlxd.units import MiB
 
 RING = 500
 LISTENER_BACKLOG = 500
+NOTABLE = MiB
+"""Bytes; a pool that gives back less was as good as empty, as before most loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Entry:
 
     @property
     def eventful(self) -> bool:
-        return self.changed or bool(deeds(self.decision.actions)) or self.reclaimed > 0
+        return self.changed or bool(deeds(self.decision.actions)) or self.reclaimed >= NOTABLE
 
 
 def deeds(actions: tuple[Action, ...]) -> tuple[Action, ...]:

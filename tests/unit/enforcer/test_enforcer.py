@@ -167,10 +167,12 @@ async def test_what_the_pool_gave_back_is_told_with_the_next_decision() -> None:
     machine.reclaimed = 3 * GiB
     await machine.tick()
     await machine.tick()
-    machine.reclaimed = 5 * GiB
+    machine.reclaimed = 3 * GiB + 8
+    await machine.tick()
+    machine.reclaimed = 5 * GiB + 8
     await machine.tick()
     told = [(entry.number, entry.reclaimed) for entry in machine.enforcer.record.entries]
-    assert told == [(1, 0), (2, 3 * GiB), (3, 0), (4, 2 * GiB)]
+    assert told == [(1, 0), (2, 3 * GiB), (3, 8), (4, 2 * GiB)]
 
 
 async def test_followers_hear_of_eventful_decisions() -> None:
