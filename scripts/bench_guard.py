@@ -227,8 +227,13 @@ def prefill(url: str, model: str, stop: threading.Event) -> None:
             if stop.is_set():
                 return
             text = f"{number}. {LONG_PROMPT}"
-            body = {"model": model, "prompt": text, "max_tokens": 1}
-            client.post("/v1/completions", json=body).raise_for_status()
+            body = {"model": model, "prompt": text, "max_tokens": 1, "stream": True}
+            with client.stream("POST", "/v1/completions", json=body) as answer:
+                answer.raise_for_status()
+                # Left as soon as a sign of life comes: a slow machine is long at such a prompt.
+                for _ in answer.iter_lines():
+                    if stop.is_set():
+                        break
 
 
 def main() -> None:
