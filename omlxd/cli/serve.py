@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -75,6 +74,8 @@ def _give_up(error: Exception, *, supervised: bool) -> int:
     if isinstance(error, OmlxdError):
         sys.stderr.write(f"omlxd: {error}\n")
     else:
+        import traceback
+
         traceback.print_exception(error)
     return 0 if supervised else 78
 
