@@ -196,7 +196,7 @@ class Engine:
         return tuple(g.view(now) for g in self._ledger.generations.values())
 
     def view(self, model_id: str) -> EngineView:
-        return self._ledger.views.get(model_id, EngineView())
+        return self._ledger.view(model_id)
 
     # Memory
 

@@ -1,7 +1,7 @@
 """What the event loop knows of the device thread's work, kept up to date from its events."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import structlog
@@ -29,10 +29,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """One model's counts after its latest step."""
+    """What one model holds: ``held`` requests now, the rest as of its latest step."""
 
-    running: int = 0
-    waiting: int = 0
+    held: int = 0
     cache_bytes: int = 0
     last_step_at: float | None = None
 
@@ -55,6 +54,9 @@ class Ledger:
     def open_on(self, model_id: str) -> int:
         """Requests that the device thread holds for one model, cancelled ones included."""
         return sum(g.model_id == model_id for g in self.generations.values())
+
+    def view(self, model_id: str) -> EngineView:
+        return replace(self.views.get(model_id, EngineView()), held=self.open_on(model_id))
 
     def apply(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -103,7 +105,7 @@ class Ledger:
 
     def _note_step(self, event: Stepped) -> None:
         self.views[event.model_id] = EngineView(
-            event.running, event.waiting, event.cache_bytes, self.clock()
+            cache_bytes=event.cache_bytes, last_step_at=self.clock()
         )
         for progress in event.prefilled:
             if (generation := self.generations.get(progress.request_id)) is not None:

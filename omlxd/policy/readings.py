@@ -74,7 +74,7 @@ class ModelView:
     weights_bytes: int
     kv_bytes: int
     busy: bool
-    """Leased, or with a request queued, prefilling or decoding."""
+    """Leased, or with a request that waits, runs, or has not left the device thread."""
     requests: int
     """That can be ended: a lease whose answer is complete, and only not yet read, has none."""
     pinned: bool
@@ -85,6 +85,8 @@ class ModelView:
     pending_unload: bool = False
     unloading: bool = False
     """On its way out: its bytes count as being freed."""
+    ending: int = 0
+    """Requests that are over and not let go of by the device thread: their memory is still used."""
 
     @property
     def bytes(self) -> int:

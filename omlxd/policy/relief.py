@@ -137,6 +137,13 @@ def wait_for_fresh_numbers(look: Look) -> Step | None:
     return Step("The allocator's numbers are old: nothing is aborted on them.", last=True)
 
 
+def wait_for_the_ended(look: Look) -> Step | None:
+    """The next step boundary frees what was ended already, and could end nothing else sooner."""
+    if not any(model.ending for model in look.loaded):
+        return None
+    return Step("Requests that were ended have not left the device yet.", last=True)
+
+
 def abort_least_recent(look: Look) -> Step | None:
     """The requests of the least recently used busy model; the model stays, save in an emergency.
 
@@ -194,6 +201,7 @@ RULES: tuple[Callable[[Look], Step | None], ...] = (
     unload_idle,
     leave_running_alone,
     wait_for_fresh_numbers,
+    wait_for_the_ended,
     abort_least_recent,
     abort_loads,
     abort_everything,

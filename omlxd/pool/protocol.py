@@ -41,10 +41,8 @@ class ModelActivity(Protocol):
     """One model's work on the device thread."""
 
     @property
-    def running(self) -> int: ...
-
-    @property
-    def waiting(self) -> int: ...
+    def held(self) -> int:
+        """Requests that the device thread holds, those that are over and not let go of included."""
 
     @property
     def cache_bytes(self) -> int: ...

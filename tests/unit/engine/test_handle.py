@@ -170,8 +170,10 @@ async def test_a_cancel_acts_at_the_next_step_whatever_the_phase(rig: Rig, phase
     victim.cancel()
     victim.cancel(GenerationFailed("too late"))
     assert await asyncio.wait_for(tokens_of(victim), 10) == []
+    held = rig.engine.view("m").held
     gate.set()
     await victim.closed()
+    assert rig.engine.view("m").held < held
     assert "v" not in {r.id for r in rig.engine.requests()}
     assert len(await tokens_of(others[0])) == 100
     assert rig.engine.view("m").cache_bytes == 0

@@ -549,6 +549,15 @@ def test_on_old_numbers_nothing_is_aborted_not_even_in_an_emergency() -> None:
         assert (decision.emergency, decision.actions) == (True, (DOWN,))
 
 
+def test_nothing_more_is_aborted_while_what_was_ended_leaves_the_device() -> None:
+    leaving = model("a", busy=True, requests=0, ending=2, last_used=1.0)
+    other = model("b", busy=True, last_used=2.0)
+    decision = decide(GuardState(), snapshot(HARD, [leaving, other]), POLICY)
+    assert (decision.rule, decision.actions) == ("wait_for_the_ended", (DOWN,))
+    gone = replace(leaving, busy=False, ending=0)
+    assert decide(GuardState(), snapshot(HARD, [gone, other]), POLICY).rule == "unload_idle"
+
+
 def test_an_old_sample_neither_defers_nor_raises_the_level() -> None:
     """A sample of the device thread older than its limit loses its MLX terms"""
     old = AllocatorSample(0.0, 2 * CEILING, 50 * GiB, 0)

@@ -125,8 +125,7 @@ class FakeGeneration:
 
 @dataclass
 class FakeActivity:
-    running: int = 0
-    waiting: int = 0
+    held: int = 0
     cache_bytes: int = 0
     last_step_at: float | None = None
 

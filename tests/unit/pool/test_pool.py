@@ -570,11 +570,22 @@ async def test_the_guard_is_woken_when_memory_changes() -> None:
     assert house.woken > woken
 
 
+async def test_a_model_is_in_use_until_the_device_has_let_go_of_its_requests() -> None:
+    """Or the guard would unload it for the memory of requests that it has just ended."""
+    house = House(a_model("m"))
+    await house.pool.load("m")
+    house.engine.activity["m"] = FakeActivity(held=1)
+    seen = house.pool.views()[0]
+    assert (seen.busy, seen.requests, seen.ending) == (True, 0, 1)
+    house.engine.activity["m"] = FakeActivity()
+    assert not house.pool.views()[0].busy
+
+
 async def test_the_status_tells_how_long_a_model_has_made_no_step() -> None:
     house = House(a_model("m"))
     assert house.status("m").since_step is None
     await house.pool.load("m")
     assert house.status("m").since_step is None, "it has made none"
-    house.engine.activity["m"] = FakeActivity(running=1, last_step_at=house.time.clock())
+    house.engine.activity["m"] = FakeActivity(held=1, last_step_at=house.time.clock())
     await house.time.pass_by(42)
     assert house.status("m").since_step == 42

@@ -115,7 +115,7 @@ async def test_the_room_for_a_first_prefill_is_not_promised_twice() -> None:
     await settle()
     assert first.lease is not None
     assert house.status("a").promised_bytes == 5 * MiB
-    house.engine.activity["a"] = FakeActivity(running=1, last_step_at=house.time.clock())
+    house.engine.activity["a"] = FakeActivity(held=1, last_step_at=house.time.clock())
     assert house.status("a").promised_bytes == 0
     await first.done()
 
