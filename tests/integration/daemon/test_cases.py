@@ -20,6 +20,8 @@ from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon.test_life import ENDLESS, EOS_OFF, Stream, chat
 from tests.support.daemon import DaemonProcess, link_models, stream_chat, text_of
 
+pytestmark = pytest.mark.alone
+
 LEFT_WITHIN = 3.0
 """Seconds: one, and a step of a small model, and what a busy machine adds."""
 LONG_PROMPT = "The quick brown fox jumps over the lazy dog. " * 120

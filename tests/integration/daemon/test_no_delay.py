@@ -3,7 +3,11 @@
 import asyncio
 import socket
 
+import pytest
+
 from omlxd.daemon.listen import listen
+
+pytestmark = pytest.mark.alone
 
 
 async def test_accepted_connections_do_not_wait_for_acknowledgements() -> None:

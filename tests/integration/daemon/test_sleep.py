@@ -13,6 +13,8 @@ import pytest
 from tests.integration.daemon.test_life import EOS_OFF, Stream, chat
 from tests.support.daemon import DaemonProcess, link_models, link_or_copy
 
+pytestmark = pytest.mark.alone
+
 NIGHT = 10 * 3600
 
 

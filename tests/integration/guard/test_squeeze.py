@@ -15,6 +15,8 @@ from omlxd.units import MiB
 from tests.integration.guard.conftest import MakeSqueezed
 from tests.support.squeeze import Squeezed
 
+pytestmark = pytest.mark.alone
+
 FAR = 4096 * MiB
 """Above anything that the tests use."""
 LONG_PROMPT = " ".join(["hello"] * 80)

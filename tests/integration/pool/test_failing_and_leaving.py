@@ -14,6 +14,8 @@ from tests.support.daemon import DaemonProcess
 from tests.support.machine import Machine
 from tests.support.tiny_models import tiny_model
 
+pytestmark = pytest.mark.alone
+
 IDLE = 1.5
 """Seconds."""
 

@@ -18,6 +18,8 @@ from tests.support.machine import Machine
 from tests.support.squeeze import NO_END
 from tests.support.tiny_models import tiny_model
 
+pytestmark = pytest.mark.alone
+
 MANY_PIECES = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 32}
 """Some 420 MB in arrays of 4 MiB and less."""
 KEPT = 0.6

@@ -16,6 +16,8 @@ from tests.support.daemon import payloads
 from tests.support.machine import Machine
 from tests.support.squeeze import NO_END
 
+pytestmark = pytest.mark.alone
+
 CLIENTS, REQUESTS, MOST_LOADS = 8, 40, 5
 SAME_MOMENT = 0.5
 """Seconds: of two requests sent closer together than this, either may be the first to arrive."""
