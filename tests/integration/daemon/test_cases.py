@@ -24,7 +24,7 @@ pytestmark = pytest.mark.alone
 
 LEFT_WITHIN = 3.0
 """Seconds: one, and a step of a small model, and what a busy machine adds."""
-LONG_PROMPT = "The quick brown fox jumps over the lazy dog. " * 70
+LONG_PROMPT = "The quick brown fox jumps over the lazy dog. " * 100
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def test_t40_a_long_prefill_sends_comments_so_that_clients_stay(
     make_daemon: MakeDaemon, smollm2: Path
 ) -> None:
     daemon = make_daemon(
-        models=(smollm2,), config="[api]\nkeep_alive_interval = 0.2\nhold_start = 0.1\n"
+        models=(smollm2,), config="[api]\nkeep_alive_interval = 0.5\nhold_start = 0.2\n"
     )
     body = chat(smollm2, LONG_PROMPT, max_tokens=1, stream=True)
     comments_before_data = 0
