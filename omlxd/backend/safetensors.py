@@ -178,6 +178,8 @@ def _elements(shape: list[int], most: int) -> int | None:
     """None for more than ``most``: the product of a lying shape could take forever."""
     if len(shape) > MOST_DIMENSIONS:
         return None
+    if 0 in shape:
+        return 0
     elements = 1
     for length in shape:
         elements *= length

@@ -96,6 +96,13 @@ def test_a_header_that_lies_about_a_tensor_is_a_broken_file(tmp_path: Path, lie:
         tensor_bytes(file)
 
 
+@pytest.mark.parametrize("shape", [[0], [5, 0], [0, 10**12]])
+def test_a_tensor_without_elements_is_no_lie(tmp_path: Path, shape: list[int]) -> None:
+    empty = {"dtype": "F32", "shape": shape, "data_offsets": [16, 16]}
+    file = write_weights(tmp_path / "model.safetensors", empty=empty)
+    assert tensor_bytes(file) == 16
+
+
 def test_a_header_that_is_no_table_is_a_broken_file(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes((2).to_bytes(8, "little") + b"[]")
