@@ -43,14 +43,13 @@ class TokenizerCache:
 
         A load past it goes on, and no second thread is started beside it.
         """
-        self._raise_while_it_cools_down(model)
+        self._raise_kept_failure(model)
         load = self._loads.get(model.fingerprint) or self._begin(model)
         # Waiting does not own the load: one caller's leaving ends it for nobody else.
         await asyncio.wait({load.result}, timeout=max(0.0, self._limit - load.age))
         if load.result.done():
-            error = load.result.exception()
-            if isinstance(error, OmlxdError):
-                raise told_again(without_paths(error, model.path), retry_after=RETRY_AFTER)
+            # A failure was kept before those who wait wake up.
+            self._raise_kept_failure(model)
             return load.result.result()
         log.warning("tokenizer_hangs", model=model.id, age=round(load.age, 1))
         raise ModelLoadFailed(
@@ -85,7 +84,7 @@ class TokenizerCache:
             why = without_paths(error, model.path)
             self._failed[model.fingerprint] = (why, now + RETRY_AFTER)
 
-    def _raise_while_it_cools_down(self, model: CatalogModel) -> None:
+    def _raise_kept_failure(self, model: CatalogModel) -> None:
         why, until = self._failed.get(model.fingerprint, (None, 0.0))
         left = until - self._clock()
         if why is not None and left > 0:

@@ -68,7 +68,7 @@ def account(name: str) -> Account:
         raise ServiceFailed(f"--user {name}: there is no such account") from None
     if entry.pw_uid == 0:
         raise ServiceFailed(f"--user {name}: the daemon never runs as root; name another account")
-    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
+    return _account(entry)
 
 
 def owner(path: Path) -> Account | None:
@@ -77,6 +77,10 @@ def owner(path: Path) -> Account | None:
         entry = pwd.getpwuid(path.stat().st_uid)
     except (OSError, KeyError):
         return None
+    return _account(entry)
+
+
+def _account(entry: pwd.struct_passwd) -> Account:
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
 
 

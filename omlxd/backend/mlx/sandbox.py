@@ -62,7 +62,8 @@ def refuse_large(operator: str, left: Any, right: Any) -> None:
     """Raises OverflowError where ``left operator right``, ``*`` or ``**``, would be too large."""
     match left, right:
         case int(), int():
-            bits = left.bit_length() * right if operator == "**" else _bits(left, right)
+            size = left.bit_length()
+            bits = size * right if operator == "**" else size + right.bit_length()
             too_large = bits > MOST_BITS
         case (str() | bytes() | list() | tuple(), int()):
             too_large = len(left) * right > MOST_ITEMS
@@ -72,7 +73,3 @@ def refuse_large(operator: str, left: Any, right: Any) -> None:
             too_large = False
     if too_large:
         raise OverflowError(f"the result of {operator} would be too large")
-
-
-def _bits(left: int, right: int) -> int:
-    return left.bit_length() + right.bit_length()
