@@ -18,6 +18,8 @@ class Disk:
         self.holds: dict[str, list[CatalogModel]] = {}
         self.stuck: dict[str, threading.Event] = {}
         self.looks: list[str] = []
+        self.state: dict[str, RootState] = {}
+        """Of roots that are there and cannot be read."""
 
     def scan(self, path: str, headers: HeaderCache) -> RootScan:
         """What it held when the look began."""
@@ -27,6 +29,8 @@ class Disk:
             self.stuck[path].wait(30)
         if held is None:
             return RootScan(RootStatus(path, RootState.ABSENT, "not there"))
+        if path in self.state:
+            return RootScan(RootStatus(path, self.state[path], "not now"))
         return RootScan(RootStatus(path, OK), tuple(held))
 
 
@@ -52,6 +56,19 @@ async def test_all_roots_are_joined_in_order() -> None:
     assert set(catalog.models) == {"m", "n"}
     assert catalog.models["m"].weights_bytes != 5
     assert len(catalog.roots) == 2
+
+
+async def test_a_root_that_fails_for_a_moment_keeps_its_models() -> None:
+    """An error that may pass must not unload a model in use; absence is another thing."""
+    disk = Disk()
+    disk.holds = {"/one": [a_model("m")]}
+    watch = Watch(disk, "/one")
+    await watch.scanner.scan()
+    disk.state["/one"] = RootState.FAILED
+    assert set((await watch.scanner.scan()).models) == {"m"}
+    assert watch.states() == [RootState.FAILED]
+    del disk.holds["/one"]
+    assert not (await watch.scanner.scan()).models
 
 
 async def test_a_hanging_root_is_reported_and_holds_up_nobody() -> None:
