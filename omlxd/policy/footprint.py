@@ -198,7 +198,8 @@ def _overhang(layer: LayerShape, plan: Plan, chunk: int) -> int:
     """Tokens that a windowed layer keeps beyond its window while it prefills, all sequences."""
     if layer.window is None:
         return 0
-    own_chunk = max(1, chunk // plan.sequences)
+    # Rounded up: three that share a chunk must not seem to take less than one that has it all.
+    own_chunk = -(-chunk // plan.sequences)
     return max(0, min(plan.context, layer.window + own_chunk - 1) - layer.window) * plan.sequences
 
 

@@ -1,7 +1,7 @@
 """The arithmetic of the estimates, on shapes made by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omlxd.policy.footprint import (
@@ -123,6 +123,7 @@ models = st.lists(st.tuples(layer, st.integers(1, 80)), min_size=1, max_size=3).
 
 
 @given(models, tokens, tokens, st.integers(1, 16))
+@example(ModelShape(((LayerShape(1601, 1, 0, None), 4),), 2, 1000, 100), 2047, 2047, 3)
 def test_more_tokens_and_more_sequences_never_take_less(
     model: ModelShape, one: int, other: int, sequences: int
 ) -> None:
