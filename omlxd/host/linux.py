@@ -1,10 +1,10 @@
 """Memory readings of a Linux machine, a container in it, or its CUDA device."""
 
-import ctypes
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from omlxd.host import glibc
 from omlxd.host.cgroup import GroupLimit, own_groups, read_limits, read_mounts
 from omlxd.host.draft import ReadingDraft
 from omlxd.host.fallback import physical_memory, psutil_available
@@ -73,11 +73,9 @@ class LinuxHost:
     def release_free_memory(self) -> int | None:
         """What ``malloc_trim`` gave back, measured as the fall of the anonymous resident set:
         the call itself only says whether there was something."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is None:  # musl has none
-            return None
         before = self._fields("proc/self/status").get("RssAnon")
-        trim(ctypes.c_size_t(0))
+        if not glibc.trim():
+            return None
         after = self._fields("proc/self/status").get("RssAnon")
         return None if before is None or after is None else max(0, before - after)
 
