@@ -1,9 +1,9 @@
 """Prompts as tokens: chat messages through the model's template, or plain text, off the loop.
 
 A chat template is a program that came with the model: the sandbox bounds what it can reach, not
-how long it runs, and a thread can be stopped only where it asks, which is as it writes text. So
-each prompt is made in a daemon thread of its own, waited for up to a deadline and then left
-behind, and only so many exist at a time.
+how long it runs, and a thread can be stopped only where it asks, which is as it writes text, loops
+or calls a macro. So each prompt is made in a daemon thread of its own, waited for up to a deadline
+and then left behind, and only so many exist at a time.
 """
 
 import asyncio

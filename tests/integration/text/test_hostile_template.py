@@ -7,10 +7,8 @@ from pathlib import Path
 
 from tests.support import tokenizer_folders as folders
 
-HOSTILE = (
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}"
-    "{% endfor %}{% endfor %}{% endfor %}"
-)
+HOSTILE = "{{ range(99999)|select('in', range(100000, 199999)|list)|list }}"
+"""Ten billion comparisons without a loop, which would be asked at each turn."""
 
 PROGRAM = """
 import asyncio, json, sys, threading, time

@@ -253,6 +253,38 @@ def test_a_render_is_asked_as_its_text_grows_whether_to_go_on(tmp_path: Path) ->
     assert max(asked) <= 1005
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro twice(n) %}{% if n %}{% set a = twice(n - 1) %}{% set b = twice(n - 1) %}"
+        "{% endif %}{% endmacro %}{% set nothing = twice(60) %}",
+    ],
+    ids=["loops", "macros"],
+)
+def test_a_render_that_writes_nothing_is_asked_as_well(tmp_path: Path, template: str) -> None:
+    tokenizer = templated(tmp_path, template)
+    asked = 0
+
+    def check(_: int) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1000:
+            raise TemplateFailed("enough", param="messages")
+
+    with pytest.raises(TemplateFailed, match=r"^enough$"):
+        tokenizer.render(HELLO, template_arguments={}, check=check)
+
+
+def test_loops_and_macros_that_are_asked_write_what_they_wrote(tmp_path: Path) -> None:
+    text = (
+        "{% macro tag(x='u') %}<{{ x }}{{ caller() }}>{% endmacro %}"
+        "{% for i in range(5) if i != 3 %}{{ loop.index }}{{ i }},{% else %}none{% endfor %}"
+        "{% for i in [] %}{% else %}none{% endfor %}{% call tag() %}in{% endcall %}"
+    )
+    assert render(templated(tmp_path, text)) == "10,21,32,44,none<uin>"
+
+
 def test_a_template_that_walks_parts_gets_parts(tmp_path: Path) -> None:
     only_parts = (
         "{% for m in messages %}{% for part in m['content'] %}"
