@@ -59,7 +59,7 @@ def bound_templates() -> None:
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree = super()._parse(source, name, filename)
-            for turning in tree.find_all((nodes.For, nodes.Macro)):
+            for turning in (*tree.find_all(nodes.For), *tree.find_all(nodes.Macro)):
                 read = nodes.ExprStmt(nodes.EnvironmentAttribute("turn"))
                 turning.body.insert(0, read.set_lineno(turning.lineno))
             return tree
