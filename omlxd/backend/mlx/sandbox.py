@@ -59,9 +59,10 @@ def bound_templates() -> None:
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree = super()._parse(source, name, filename)
-            for turning in (*tree.find_all(nodes.For), *tree.find_all(nodes.Macro)):
-                read = nodes.ExprStmt(nodes.EnvironmentAttribute("turn"))
-                turning.body.insert(0, read.set_lineno(turning.lineno))
+            turning = [node.body for node in tree.find_all(nodes.For)]
+            turning += [node.body for node in tree.find_all(nodes.Macro)]
+            for body in turning:
+                body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("turn"), lineno=1))
             return tree
 
         def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
