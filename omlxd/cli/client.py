@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omlxd.cli.home import daemon_places
+
 if TYPE_CHECKING:
     import httpx
 
@@ -36,10 +38,7 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
     if named:
         named = named if "://" in named else f"http://{named}"
         return named.rstrip("/").removesuffix("/v1")
-    from omlxd.config.places import places
-
-    where = home or environ.get("OMLXD_HOME") or None
-    state = places(Path(where) if where else None, None).state
+    state = daemon_places(home, environ).state
     found = read_instance(state)
     if found is None:
         raise Unreachable(
@@ -58,9 +57,17 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
 
 
 def read_instance(state: Path) -> dict[str, Any] | None:
-    """What the last daemon of this folder wrote about itself; None without such a file."""
+    """What the last daemon of this folder wrote about itself; None without such a file.
+
+    Raises Unreachable when it is closed to us.
+    """
     try:
         found = json.loads((state / INSTANCE).read_text(encoding="utf-8"))
+    except PermissionError:
+        raise Unreachable(
+            f"you may not look into {state}, which another account's daemon has. Run this with "
+            "sudo, or name the daemon with --url."
+        ) from None
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -96,18 +103,24 @@ def find_key(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
 
     That one goes to no daemon that was named by its address.
     """
-    named = environ.get("OMLXD_KEY", "").strip()
-    if named or url or environ.get("OMLXD_URL"):
-        return named or None
-    from omlxd.api.key_file import LOCAL_FILE
-    from omlxd.config.places import places
+    if url or environ.get("OMLXD_URL"):
+        return _named_key(environ)
+    return key_for(daemon_places(home, environ).state, environ)
 
-    where = home or environ.get("OMLXD_HOME") or None
+
+def key_for(state: Path, environ: Mapping[str, str]) -> str | None:
+    """OMLXD_KEY, else what the daemon of this folder left."""
+    from omlxd.api.key_file import LOCAL_FILE
+
     try:
-        state = places(Path(where) if where else None, None).state
-        return (state / LOCAL_FILE).read_text(encoding="ascii").strip() or None
+        left = (state / LOCAL_FILE).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        return None
+        left = ""
+    return _named_key(environ) or left or None
+
+
+def _named_key(environ: Mapping[str, str]) -> str | None:
+    return environ.get("OMLXD_KEY", "").strip() or None
 
 
 class Daemon:

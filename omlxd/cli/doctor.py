@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omlxd.cli.service_text import Context
     from omlxd.config.load import Config
     from omlxd.doctor.finding import Finding
@@ -186,18 +188,17 @@ def _daemon(context: "Context", config: "Config", account: "Account | None") -> 
     answer = health.ask(running.url) if running is not None and running.url else None
     yield network.check_health(running, answer)
     if running is not None and isinstance(answer, Healthy):
-        yield from _guard(running, None if context.home is None else str(context.home))
+        yield from _guard(running, config.places.state)
 
 
-def _guard(running: "InstanceRecord", home: str | None) -> "Iterator[Finding]":
-    from omlxd.cli.client import Daemon, Refused, Unreachable, find_key
+def _guard(running: "InstanceRecord", state: "Path") -> "Iterator[Finding]":
+    from omlxd.cli.client import Daemon, Refused, Unreachable, key_for
     from omlxd.doctor import network
     from omlxd.doctor.finding import fail
 
     assert running.url is not None
-    key = find_key(None, home, os.environ)
     try:
-        with contextlib.closing(Daemon(running.url, key)) as daemon:
+        with contextlib.closing(Daemon(running.url, key_for(state, os.environ))) as daemon:
             status = daemon.get("/status")
     except (Unreachable, Refused) as error:
         yield fail("guard", str(error))

@@ -38,11 +38,10 @@ def add_arguments(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from omlxd.api.key_file import path_in
-    from omlxd.config.places import places
+    from omlxd.cli.home import daemon_places
     from omlxd.errors import ConfigError, OmlxdError
 
-    home = arguments.home or os.environ.get("OMLXD_HOME") or None
-    path = path_in(places(Path(home) if home else None, None).state)
+    path = path_in(daemon_places(arguments.home, os.environ).state)
     verbs = {"add": _add, "list": _list, "revoke": _revoke}
     try:
         verbs[arguments.verb](arguments, path)
@@ -73,6 +72,7 @@ def _add(arguments: argparse.Namespace, path: Path) -> None:
     # The key alone on stdout, so that it can be piped; what is said about it on stderr.
     print(add_key(path, arguments.name, scope, time.time()))
     _say(f"This is the key '{arguments.name}', for {scope.value}. It is shown only now.")
+    _say(f"What checks it is in {path}.")
     if first:
         _say("It is the first one: from now on everything but /health needs a key.")
 
@@ -95,14 +95,14 @@ def _list(arguments: argparse.Namespace, path: Path) -> None:
         since = datetime.fromtimestamp(key.created_at).strftime("%Y-%m-%d %H:%M")
         print(f"{key.name:<24} {key.scope.value:<10} since {since}")
     if not keys:
-        _say("There are no keys: every program on this machine may use the server.")
+        _say(f"There are no keys in {path}: every program on this machine may use the server.")
 
 
 def _revoke(arguments: argparse.Namespace, path: Path) -> None:
     from omlxd.api.key_file import revoke_key
 
     left = revoke_key(path, arguments.name)
-    _say(f"The key '{arguments.name}' works no longer.")
+    _say(f"The key '{arguments.name}' is out of {path} and works no longer.")
     if not left:
         _say("No key is left: every program on this machine may use the server now.")
 

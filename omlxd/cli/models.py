@@ -21,6 +21,7 @@ from omlxd.cli.client import (
     speaking,
 )
 from omlxd.cli.draw import size
+from omlxd.cli.home import daemon_places
 from omlxd.cli.models_text import render_fit, render_models
 from omlxd.cli.progress import Progress
 
@@ -231,10 +232,7 @@ def _ask_for_rescan(arguments: argparse.Namespace) -> None:
 
 
 def _own_models(arguments: argparse.Namespace) -> Path:
-    from omlxd.config.places import places
-
-    where = arguments.home or os.environ.get("OMLXD_HOME") or None
-    return places(Path(where) if where else None, None).models
+    return daemon_places(arguments.home, os.environ).models
 
 
 def remove(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any
 from xml.parsers.expat import ExpatError
 
+from omlxd.service.names import LABEL, UNIT
+
+AGENTS = Path("Library/LaunchAgents")
+"""Below the home of the user, as is the next."""
+UNITS = Path(".config/systemd/user")
+DAEMONS = Path("/Library/LaunchDaemons")
+
 _UNREADABLE = (plistlib.InvalidFileException, ExpatError, ValueError)
 
 
@@ -47,6 +54,27 @@ def read_back(definition: bytes) -> Written | None:
                 environment=environment if isinstance(environment, dict) else {},
             )
     return None
+
+
+def read_file(path: Path) -> Written | None:
+    """None when it is not there either, or closed to us."""
+    try:
+        return read_back(path.read_bytes())
+    except OSError:
+        return None
+
+
+def installed(platform: str, uid: int, user_home: Path, daemons: Path = DAEMONS) -> Written | None:
+    """The service that a command of this user means: their own, else that of the whole Mac.
+
+    Root's is that of the Mac first: ``sudo`` keeps the home of the user.
+    """
+    if platform != "darwin":
+        return read_file(user_home / UNITS / UNIT)
+    name = f"{LABEL}.plist"
+    files = (user_home / AGENTS / name, daemons / name)
+    found = (read_file(file) for file in (reversed(files) if uid == 0 else files))
+    return next((written for written in found if written is not None), None)
 
 
 def _option(words: Sequence[object], name: str) -> Path | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omlxd.errors import ServiceFailed
 from omlxd.service import domains, plist, systemd
-from omlxd.service.definition import Written, read_back
+from omlxd.service.definition import AGENTS, DAEMONS, UNITS, Written, read_file
 from omlxd.service.domains import Domain, Kind
 from omlxd.service.job import Account, JobSpec
 from omlxd.service.launchctl import Launchctl
@@ -45,7 +45,7 @@ class Machine:
     systemctl: Systemctl
     systemd_booted: Callable[[], bool]
     pace: Pace
-    system_folder: Path = Path("/Library/LaunchDaemons")
+    system_folder: Path = DAEMONS
 
 
 def this_machine() -> Machine:
@@ -142,10 +142,7 @@ def written(machine: Machine, *, system: bool) -> Written | None:
     else:
         chosen = domains.SYSTEM if system else domains.of_user(machine.uid)[0]
         path = _job(machine, chosen).definition
-    try:
-        return read_back(path.read_bytes())
-    except OSError:
-        return None
+    return read_file(path)
 
 
 def definition_of(job: JobSpec, supervisor: Supervisor) -> bytes:
@@ -163,7 +160,7 @@ def _job(machine: Machine, domain: Domain) -> LaunchdJob:
     folder = (
         machine.system_folder
         if domain.kind is Kind.SYSTEM
-        else machine.user_home / "Library" / "LaunchAgents"
+        else machine.user_home / AGENTS
     )
     return LaunchdJob(machine.launchctl, domain, LABEL, folder, machine.pace)
 
@@ -177,4 +174,4 @@ def _unit(machine: Machine, *, system: bool) -> SystemdUnit:
 
 
 def _unit_folder(machine: Machine) -> Path:
-    return machine.user_home / ".config" / "systemd" / "user"
+    return machine.user_home / UNITS

@@ -1,0 +1,102 @@
+"""Commands for the daemon look where the installed service keeps its files."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from omlxd.api.key_file import LOCAL_FILE, path_in, read_keys
+from omlxd.cli import client
+from omlxd.cli.client import Unreachable, find_key, find_url
+from omlxd.cli.home import daemon_places
+from omlxd.cli.main import run
+from omlxd.config.places import places
+from omlxd.service import plist, systemd
+from omlxd.service.definition import AGENTS, UNITS, installed
+from omlxd.service.job import JobSpec
+from omlxd.service.names import LABEL, UNIT
+
+
+def definition(home: Path | None, platform: str) -> bytes:
+    found = places(home, None)
+    job = JobSpec("/python", found.config_file, found.state, found.logs, home)
+    return (
+        systemd.render(job) if platform == "linux" else plist.render(job, LABEL, plist.template())
+    )
+
+
+@pytest.fixture(params=["darwin", "linux"])
+def elsewhere(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The home of a service that was installed with ``--home``."""
+    for name in ("OMLXD_HOME", "OMLXD_URL", "OMLXD_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    user, home = tmp_path / "user", tmp_path / "else where"
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.setattr(sys, "platform", request.param)
+    folder = user / (UNITS if request.param == "linux" else AGENTS)
+    folder.mkdir(parents=True)
+    name = UNIT if request.param == "linux" else f"{LABEL}.plist"
+    (folder / name).write_bytes(definition(home, request.param))
+    (home / "state").mkdir(parents=True, mode=0o700)
+    return home
+
+
+def test_a_key_is_made_where_the_installed_daemon_reads_it(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["key", "add", "laptop"]) == 0
+    path = path_in(elsewhere / "state")
+    assert [key.name for key in read_keys(path)] == ["laptop"]
+    assert str(path) in capsys.readouterr().err, "the file that was written is named"
+
+
+def test_the_installed_daemon_and_its_key_are_found(elsewhere: Path) -> None:
+    record = {"pid": os.getpid(), "host": "127.0.0.1", "port": 5}
+    (elsewhere / "state" / client.INSTANCE).write_text(json.dumps(record))
+    (elsewhere / "state" / LOCAL_FILE).write_text("omlxd_local\n")
+    assert find_url(None, None, {}) == "http://127.0.0.1:5"
+    assert find_key(None, None, {}) == "omlxd_local"
+
+
+def test_what_is_named_wins_over_what_is_installed(elsewhere: Path) -> None:
+    assert daemon_places("/y", {"OMLXD_HOME": "/z"}) == places(Path("/y"), None)
+    assert daemon_places(None, {"OMLXD_HOME": "/z"}) == places(Path("/z"), None)
+    assert daemon_places(None, {"OMLXD_HOME": ""}) == places(elsewhere, None)
+
+
+def test_without_a_service_the_usual_places_are_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert daemon_places(None, {}) == places(None, None)
+
+
+def test_the_daemon_of_the_whole_mac_is_meant_by_root_and_by_who_has_none(tmp_path: Path) -> None:
+    user, daemons = tmp_path / "user", tmp_path / "daemons"
+    daemons.mkdir()
+    (daemons / f"{LABEL}.plist").write_bytes(definition(Path("/all"), "darwin"))
+
+    def home(uid: int) -> Path | None:
+        found = installed("darwin", uid, user, daemons)
+        return None if found is None else found.home
+
+    assert home(501) == Path("/all")
+    (user / AGENTS).mkdir(parents=True)
+    (user / AGENTS / f"{LABEL}.plist").write_bytes(definition(Path("/own"), "darwin"))
+    assert home(501) == Path("/own")
+    assert home(0) == Path("/all")
+
+
+def test_a_state_folder_that_is_closed_to_us_is_not_taken_for_a_daemon_that_is_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def closed(*_: object, **__: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    with pytest.raises(Unreachable, match=r"may not look into .*sudo"):
+        find_url(None, "/h", {})
