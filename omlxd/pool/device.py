@@ -201,12 +201,19 @@ class Device:
         return usage if usage is None or sample is None else usage - sample.pool
 
     def _cancelled(self, record: ModelRecord, error: ModelLoadCancelled) -> OmlxdError | None:
-        if record.load_aborted is not None:
-            # Not at once again: what made the guard stop it is still there.
-            return self._failed(record, record.load_aborted())
+        stopped = record.load_aborted
+        if stopped is not None:
+            record.stopped_at = self._ports.clock()
+            if record.preload:
+                # Nobody need ask for it again, so only a pause keeps it from an eternal reload.
+                self._failed(record, stopped())
+                return None
         if isinstance(record.state, Loading) and record.state.cancelling:
             loaded = None if record.ticket is None else record.ticket.loaded_bytes
-            log.info("model_load_cancelled", model=record.id, loaded_bytes=loaded)
+            by_guard = stopped is not None
+            log.info(
+                "model_load_cancelled", model=record.id, loaded_bytes=loaded, by_guard=by_guard
+            )
             record.happen(GivenUp())
             return None
         return self._failed(record, error)

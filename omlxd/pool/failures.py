@@ -6,6 +6,7 @@ from typing import Any
 from omlxd.errors import (
     InsufficientMemory,
     MemoryPressure,
+    MemoryPressureAborted,
     ModelBroken,
     ModelLoadFailed,
     ModelTooLarge,
@@ -57,8 +58,8 @@ def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
     state = record.state
     if not isinstance(state, Failed) or now >= state.retry_at:
         return None
-    if isinstance(state.why, ModelTooLarge | InsufficientMemory):
-        # Nothing was tried, so nothing has to recover: it is judged anew.
+    if isinstance(state.why, ModelTooLarge | InsufficientMemory | MemoryPressureAborted):
+        # Only memory was in the way, so nothing has to recover: it is judged anew.
         return None
     return told_again(state.why, retry_after=state.retry_at - now)
 

@@ -15,8 +15,7 @@ from omlxd.pool.residency import Residency
 from omlxd.pool.timing import pause
 
 LoadError = Callable[[], OmlxdError] | None
-"""Makes what those get who waited for a load that is aborted, or ask for it soon after; None: a
-plain text."""
+"""Makes what those get who waited for a load that is aborted; None: a plain text."""
 
 ONE_POLL = 1.0
 """Seconds; an unload that takes longer is left in flight."""

@@ -1,6 +1,7 @@
 """What the pool knows about one model now: its state, who uses it and who waits for it."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class ModelRecord:
     failures: int = 0
     load_aborted: Callable[[], OmlxdError] | None = None
     """Makes the error of the load in progress once the guard has asked for its end."""
+    stopped_at: float = -math.inf
+    """When the guard last stopped its load."""
     evicted_for: bool = False
     """Others were unloaded to make room for it, so readings may still show them."""
     makes_room_for: Waiter | None = None
