@@ -1,0 +1,41 @@
+"""How the state of the service reads."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from omlxd.cli.service_text import as_text, is_healthy
+from omlxd.service.control import ServiceStatus
+from omlxd.service.health import Healthy
+from omlxd.service.single_instance import InstanceRecord
+from omlxd.service.supervisor import JobView
+
+PYTHON = "/opt/omlxd/bin/python"
+RECORD = InstanceRecord("x", 42, 100.0, "1.0", host="127.0.0.1", port=8484)
+STATUS = ServiceStatus(
+    where="launchd (gui/501)",
+    definition=Path("/nowhere/io.github.omlxd.omlxd.plist"),
+    installed=True,
+    job=JobView(loaded=True, pid=42, last_exit="exit code 0"),
+    record=RECORD,
+    killed=None,
+    health=Healthy("x", "1.0"),
+    last_exit=None,
+    interpreter=PYTHON,
+    interpreter_exists=True,
+)
+
+
+def said(status: ServiceStatus) -> str:
+    return "\n".join(as_text(status, PYTHON))
+
+
+def test_a_healthy_service_is_said_first() -> None:
+    assert is_healthy(STATUS)
+    assert said(STATUS).startswith("omlxd runs and is healthy: http://127.0.0.1:8484\n")
+
+
+def test_a_process_without_a_record_is_not_said_to_be_down() -> None:
+    text = said(replace(STATUS, record=None, health=None))
+    assert "omlxd runs (pid 42) without a record (is the disk full?)" in text
+    assert "make room on the disk, then: omlxd service restart" in text
+    assert "service start" not in text
