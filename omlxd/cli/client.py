@@ -127,16 +127,23 @@ class Daemon:
     """One daemon over HTTP."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
+        """Raises Unreachable for a URL that is none, or a key that cannot be sent."""
         self._httpx = _import_httpx()
+        self._failures = (self._httpx.HTTPError, self._httpx.InvalidURL, UnicodeError)
         self.url = url
+        if key is not None and not key.isascii():
+            raise Unreachable("the API key in OMLXD_KEY cannot be one: it is not plain ASCII.")
         # No proxy and no certificates of the environment: loading them takes longer than asking.
-        self._client = self._httpx.Client(
-            base_url=url,
-            headers={} if key is None else {"authorization": f"Bearer {key}"},
-            timeout=PATIENCE,
-            trust_env=False,
-            verify=url.startswith("https:"),
-        )
+        try:
+            self._client = self._httpx.Client(
+                base_url=url,
+                headers={} if key is None else {"authorization": f"Bearer {key}"},
+                timeout=PATIENCE,
+                trust_env=False,
+                verify=url.startswith("https:"),
+            )
+        except self._httpx.InvalidURL as error:
+            raise Unreachable(f"{url!r} is not the address of a daemon ({error}).") from None
 
     def get(self, path: str) -> Any:
         """Raises Unreachable, Refused."""
@@ -168,7 +175,7 @@ class Daemon:
                 for line in answer.iter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
                         yield json.loads(line[6:])
-        except self._httpx.HTTPError as error:
+        except self._failures as error:
             raise Unreachable(self._reason(error)) from None
 
     def _ask(
@@ -185,7 +192,7 @@ class Daemon:
             answer = self._client.request(
                 method, path, content=content, headers=headers, timeout=timeout
             )
-        except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
+        except self._failures as error:
             raise Unreachable(self._reason(error)) from None
         return self._value(answer)
 

@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from omlxd.cli.client import Unreachable, address_of, find_url
+from omlxd.cli.client import Daemon, Unreachable, address_of, find_url
 
 GONE = 2**22 + 1
 """Above the largest process id of Linux and macOS."""
@@ -30,6 +31,19 @@ def leave(home: Path, **record: object) -> None:
 def test_a_named_address_is_taken_as_people_write_it(named: str, url: str) -> None:
     assert find_url(named, None, {}) == url
     assert find_url(None, None, {"OMLXD_URL": named}) == url
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://mac:port", "http://a..b", "http://xn--a"])
+def test_an_address_that_is_none_is_said_so_in_a_sentence(url: str) -> None:
+    with pytest.raises(Unreachable, match=re.escape(url)):
+        Daemon(url).get("/status")
+    with pytest.raises(Unreachable, match=re.escape(url)):
+        next(Daemon(url).events("/v1/memory-guard/events"))
+
+
+def test_a_key_that_cannot_be_sent_is_said_so_in_a_sentence() -> None:
+    with pytest.raises(Unreachable, match="OMLXD_KEY"):
+        Daemon("http://mac:1", "schlüssel")
 
 
 def test_a_flag_wins_over_the_environment() -> None:
