@@ -145,6 +145,8 @@ def _files(context: "Context", config: "Config", account: "Account | None") -> "
         )
     yield files.check_cache(config.places.cache, account)
     yield from files.check_private(config.places)
+    if account is None:
+        yield from files.check_usable(config.places)
     job = context.job_of(account)
     if context.written is not None:
         job = replace(job, interpreter=context.written.interpreter)
@@ -181,6 +183,8 @@ def _daemon(context: "Context", config: "Config", account: "Account | None") -> 
     running = single_instance.running(config.places.state)
     server = config.server
     yield network.check_port(server.host, server.port, running, holder=holder)
+    if server.socket is not None:
+        yield network.check_socket(server.socket, running, account)
     with contextlib.suppress(ConfigError):  # the check of the keys has said it
         owner = None if account is None else account.uid
         any_key = bool(read_keys(path_in(config.places.state), owner=owner))

@@ -43,16 +43,39 @@ def open_local_socket(name: str) -> LocalSocket:
 
     Raises ConfigError for a path that cannot be used, PortTaken when another process listens.
     """
-    path = Path(name).expanduser().absolute()
-    size = len(os.fsencode(path)) + 1
-    if size > LONGEST:
-        raise _wrong(path, f"the path has {size} bytes, at most {LONGEST} work; choose a shorter")
+    path = _short_path(name)
     try:
         with _folder_held(path):
-            _make_way(path)
+            if _is_in_the_way(path):
+                path.unlink(missing_ok=True)
             return _bind(path)
     except OSError as error:
         raise _wrong(path, f"{error.strerror or error}") from None
+
+
+def check_local_socket(name: str, uid: int) -> None:
+    """Raise what ``open_local_socket`` would for the user ``uid``; nothing is made or removed."""
+    path = _short_path(name)
+    try:
+        near = next(folder for folder in path.parents if os.path.exists(folder))
+        if near == path.parent:
+            _check_folder(path, near.stat(), uid)
+        if uid == os.geteuid() and not os.access(near, os.W_OK | os.X_OK):
+            raise _wrong(path, f"{near} cannot be written; check its owner and mode")
+        _is_in_the_way(path)
+    except OSError as error:
+        raise _wrong(path, f"{error.strerror or error}") from None
+
+
+def _short_path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser().absolute()
+    except RuntimeError as error:
+        raise _wrong(Path(name), f"{error}") from None
+    size = len(os.fsencode(path)) + 1
+    if size > LONGEST:
+        raise _wrong(path, f"the path has {size} bytes, at most {LONGEST} work; choose a shorter")
+    return path
 
 
 @contextmanager
@@ -62,27 +85,31 @@ def _folder_held(path: Path) -> Iterator[None]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid():
-            raise _wrong(path, f"its folder belongs to uid {found.st_uid}; use one of your own")
-        if found.st_mode & 0o077:
-            mode = stat.S_IMODE(found.st_mode)
-            raise _wrong(
-                path,
-                f"other users may enter its folder (mode {mode:04o}): chmod 700 '{folder}', or "
-                "use a folder of its own",
-            )
+        _check_folder(path, os.fstat(descriptor), os.geteuid())
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
 
 
-def _make_way(path: Path) -> None:
+def _check_folder(path: Path, found: os.stat_result, uid: int) -> None:
+    if found.st_uid != uid:
+        raise _wrong(path, f"its folder belongs to uid {found.st_uid}; use one of your own")
+    if found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        raise _wrong(
+            path,
+            f"other users may enter its folder (mode {mode:04o}): chmod 700 '{path.parent}', or "
+            "use a folder of its own",
+        )
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Whether a killed daemon's socket lies there. Raises for anything that must stay."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
-        return
+        return False
     if not stat.S_ISSOCK(mode):
         raise _wrong(path, "something else than a socket lies there; remove it")
     if _is_live(path):
@@ -91,7 +118,7 @@ def _make_way(path: Path) -> None:
             "(server.socket).",
             socket=str(path),
         )
-    path.unlink(missing_ok=True)
+    return True
 
 
 def _is_live(path: Path) -> bool:

@@ -113,6 +113,40 @@ def check_private(places: Places) -> list[Finding]:
     return mistakes or [ok("permissions", "state, logs and configuration are private")]
 
 
+def check_usable(places: Places) -> list[Finding]:
+    """What keeps the daemon of this user from its own files, as ``check_account`` for another."""
+    found = []
+    for folder in (places.state, places.logs):
+        near = _nearest(folder)
+        if not _is_usable(near):
+            found.append(_unusable("access", folder, near))
+        foreign = next((path for path in _files(folder) if not _is_ours(path)), None)
+        if foreign is not None:
+            text = f"{foreign}: belongs to another user, and cannot be written"
+            remedy = f"sudo chown -R {os.geteuid()} '{folder}'"
+            found.append(fail("access", text, remedy))
+    return found
+
+
+def _is_usable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _unusable(name: str, folder: Path, near: Path) -> Finding:
+    remedy = f"{near} must be a folder that you may write in: check its owner and mode"
+    return fail(name, f"{folder}: cannot be written", remedy)
+
+
+def _is_ours(file: Path) -> bool:
+    return os.access(file, os.R_OK | os.W_OK) or file.stat().st_uid == os.geteuid()
+
+
+def _nearest(folder: Path) -> Path:
+    """``folder``, or of those above it the first that is there."""
+    # Path.exists raises below a folder that may not be entered.
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
+
+
 def check_account(job: JobSpec) -> list[Finding]:
     """What keeps the account of a system daemon from its own files."""
     return [fail("account", text) for text in access.problems(job)]
@@ -131,13 +165,13 @@ def check_keys(places: Places, account: Account | None = None) -> Finding:
 
 def check_cache(folder: Path, account: Account | None = None) -> Finding:
     """The folder can be written and has room; what it holds, which nothing limits but the disk."""
-    near = next(path for path in (folder, *folder.parents) if path.exists())
+    near = _nearest(folder)
     if account is None:
-        usable = os.access(near, os.W_OK | os.X_OK)
+        usable = _is_usable(near)
     else:
         usable = access.blocked(near, account, access.WRITE | access.ENTER) is None
     if not usable:
-        return fail("cache", f"{folder}: cannot be written", f"check the owner of {near}")
+        return _unusable("cache", folder, near)
     free = shutil.disk_usage(near).free
     text = f"{folder}: holds {format_bytes(_held(folder))}, no quota; {format_bytes(free)} free"
     if free < LITTLE_ROOM:

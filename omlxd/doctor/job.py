@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omlxd.doctor.finding import Finding, fail, ok, warn
-from omlxd.service.control import ServiceStatus
+from omlxd.service.control import ServiceStatus, is_job
 from omlxd.service.interpreter import Objection
 from omlxd.service.names import EXIT_TIMEOUT
 
@@ -69,8 +69,13 @@ def check_job(status: ServiceStatus) -> Finding:
     why = f"; the last run ended: {last.message}" if last is not None and last.message else ""
     if not job.loaded:
         return warn(name, f"the job is not loaded{why}", "omlxd service start")
+    if status.record is not None and not is_job(job, status.record):
+        text = f"the job is loaded; what runs was started by hand (pid {status.record.pid}){why}"
+        return warn(name, text, f"kill {status.record.pid}, then: omlxd service start")
     if job.pid is None and status.record is None:
         seen = f" ({job.last_exit})" if job.last_exit else ""
         return fail(name, f"the job is loaded and does not run{seen}{why}", "omlxd service logs")
-    pid = job.pid if job.pid is not None else status.record.pid if status.record else None
-    return ok(name, f"the job is loaded and runs (pid {pid})")
+    if status.record is None:
+        text = f"the job runs (pid {job.pid}) without a record: is the disk full?"
+        return warn(name, text, "make room, then: omlxd service restart")
+    return ok(name, f"the job is loaded and runs (pid {status.record.pid})")

@@ -1,14 +1,18 @@
-"""Checks the port and the daemon behind it."""
+"""Checks the port, the Unix socket and the daemon behind it."""
 
 import errno
 import ipaddress
+import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from omlxd.daemon.listen import bound
+from omlxd.daemon.local_socket import check_local_socket
 from omlxd.doctor.finding import Finding, fail, ok, warn
+from omlxd.errors import ConfigError, PortTaken
 from omlxd.service.health import Health, Healthy
+from omlxd.service.job import Account
 from omlxd.service.single_instance import InstanceRecord
 
 Bindable = Callable[[str, int], OSError | ValueError | None]
@@ -52,6 +56,26 @@ def check_port(
         return fail("port", text, "set server.host to 127.0.0.1, or another server.port")
     held = f"{text}; it is held by {holder(host, port)}"
     return fail("port", held, "stop that process, or set server.port")
+
+
+def check_socket(
+    name: str, running: InstanceRecord | None, account: Account | None = None
+) -> Finding:
+    """The Unix socket ``name``; ``account``: that the daemon runs as, None for who asks."""
+    if account is not None and name.startswith("~/"):
+        name = str(account.home / name[2:])
+    try:
+        check_local_socket(name, os.geteuid() if account is None else account.uid)
+    except ConfigError as error:
+        return fail("socket", "; ".join(error.mistakes))
+    except PortTaken as error:
+        if running is None:
+            return fail("socket", error.message)
+        return ok("socket", f"{name} is held by the running daemon (pid {running.pid})")
+    if running is None:
+        return ok("socket", f"{name} is free")
+    text = f"the running daemon does not listen on {name}"
+    return warn("socket", text, "restart it: omlxd service restart")
 
 
 def check_reach(host: str, *, any_key: bool) -> Finding:

@@ -16,6 +16,7 @@ from omlxd.doctor.files import (
     check_keys,
     check_private,
     check_roots,
+    check_usable,
 )
 from omlxd.doctor.finding import Finding, Verdict
 from omlxd.service.job import Account, JobSpec
@@ -133,6 +134,51 @@ def test_what_the_account_cannot_use_fails_although_who_looks_can(
     job = JobSpec("/bin/sh", here.config_file, here.state, here.logs, account=STRANGER)
     assert [finding.name for finding in check_account(job)] == ["account", "account"]
     assert check_account(replace(job, account=None)) == []
+
+
+def closed_to_us(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
+    """As for a user who is not root."""
+    monkeypatch.setattr(os, "access", lambda path, wanted: Path(path) not in paths)
+
+
+@pytest.mark.parametrize("name", ["state", "logs"])
+def test_a_folder_of_ours_that_cannot_be_written_fails_as_serve_does(
+    here: Places, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert check_usable(here) == []
+    closed_to_us(monkeypatch, here.state.with_name(name))
+    (finding,) = check_usable(here)
+    assert finding.verdict is Verdict.FAIL
+    assert finding.text == f"{here.state.with_name(name)}: cannot be written"
+
+
+def test_a_folder_that_is_yet_to_be_made_is_looked_for_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_usable(places(tmp_path / "new", None)) == []
+    closed_to_us(monkeypatch, tmp_path)
+    found = check_usable(places(tmp_path / "new", None))
+    assert len(found) == 2
+    assert str(tmp_path) in (found[0].remedy or "")
+
+
+def test_a_file_in_the_way_of_a_folder_of_ours_fails(here: Places) -> None:
+    here.logs.rmdir()
+    here.logs.touch()
+    assert [finding.verdict for finding in check_usable(here)] == [Verdict.FAIL]
+
+
+def test_a_file_that_another_user_left_among_ours_fails(
+    here: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = here.state / "omlxd.lock"
+    lock.touch(0o600)
+    closed_to_us(monkeypatch, lock)
+    assert check_usable(here) == [], "our own can be made writable or replaced"
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    (finding,) = check_usable(here)
+    assert str(lock) in finding.text
+    assert (finding.remedy or "").startswith("sudo chown -R")
 
 
 def test_the_cache_says_what_it_holds_and_that_nothing_limits_it(here: Places) -> None:

@@ -15,6 +15,7 @@ from omlxd.doctor.job import (
 )
 from omlxd.service.control import ServiceStatus
 from omlxd.service.interpreter import Objection
+from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView
 
 PYTHON = "/opt/omlxd/bin/python"
@@ -30,6 +31,8 @@ STATUS = ServiceStatus(
     interpreter=PYTHON,
     interpreter_exists=True,
 )
+
+RECORD = InstanceRecord("x", 42, 100.0, "1.0", host="127.0.0.1", port=8484)
 
 
 def test_a_service_that_is_not_installed_is_a_warning_with_what_stands_against_it() -> None:
@@ -74,7 +77,6 @@ def test_a_definition_that_others_may_change_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "verdict"),
     [
-        (JobView(loaded=True, pid=42, last_exit=None), Verdict.OK),
         (JobView(loaded=True, pid=None, last_exit="exit code 78"), Verdict.FAIL),
         (JobView(loaded=False, pid=None, last_exit=None), Verdict.WARN),
     ],
@@ -84,3 +86,19 @@ def test_launchd_s_own_view_is_said(job: JobView, verdict: Verdict) -> None:
     assert finding.verdict is verdict
     assert finding.name == "launchd (gui/501)"
     assert job.last_exit is None or job.last_exit in finding.text
+
+
+def test_the_job_s_own_process_is_well_and_one_without_a_record_is_a_warning() -> None:
+    assert check_job(replace(STATUS, record=RECORD)).verdict is Verdict.OK
+    finding = check_job(STATUS)
+    assert finding.verdict is Verdict.WARN
+    assert "(pid 42) without a record" in finding.text
+
+
+def test_a_daemon_started_by_hand_is_not_taken_for_the_job() -> None:
+    job = JobView(loaded=True, pid=None, last_exit="exit code 0")
+    finding = check_job(replace(STATUS, job=job, record=RECORD))
+    assert finding.verdict is Verdict.WARN
+    assert "started by hand (pid 42)" in finding.text
+    over_ssh = replace(job, last_exit=None)
+    assert check_job(replace(STATUS, job=over_ssh, record=RECORD)).verdict is Verdict.OK

@@ -3,18 +3,22 @@
 import errno
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from omlxd.doctor import network
 from omlxd.doctor.finding import Verdict, failed, ok, warn
 from omlxd.doctor.memory import check_memory, wired
-from omlxd.doctor.network import check_guard, check_health, check_port, check_reach
+from omlxd.doctor.network import check_guard, check_health, check_port, check_reach, check_socket
+from omlxd.errors import ConfigError, PortTaken
 from omlxd.host.protocol import Host
 from omlxd.policy.ceiling import compute_ceilings
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import GuardPolicy
 from omlxd.service.health import Healthy, Unhealthy
+from omlxd.service.job import Account
 from omlxd.service.single_instance import InstanceRecord
 from omlxd.units import GiB, MiB
 
@@ -143,6 +147,34 @@ def test_a_port_is_free_ours_or_taken_by_somebody_named() -> None:
     bad = check_port("10.0.0.1", 1, None, bind=lambda *_: nowhere, holder=lambda *_: "nginx")
     assert (bad.verdict, "held by" in bad.text) == (Verdict.FAIL, False)
     assert port_of(8484, None, socket.gaierror(-2, "unknown")) is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("error", "alone", "beside_ours"),
+    [
+        (None, Verdict.OK, Verdict.WARN),
+        (PortTaken("it is taken"), Verdict.FAIL, Verdict.OK),
+        (ConfigError(["server.socket: chmod 700"]), Verdict.FAIL, Verdict.FAIL),
+    ],
+)
+def test_the_unix_socket_is_judged_as_serve_judges_it(
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception | None,
+    alone: Verdict,
+    beside_ours: Verdict,
+) -> None:
+    asked = []
+
+    def check(name: str, uid: int) -> None:
+        asked.append((name, uid))
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(network, "check_local_socket", check)
+    assert check_socket("/d/o.sock", None).verdict is alone
+    assert check_socket("/d/o.sock", RUNNING).verdict is beside_ours
+    check_socket("~/o.sock", None, Account("ann", 501, 20, Path("/Users/ann")))
+    assert asked[-1] == ("/Users/ann/o.sock", 501)
 
 
 @pytest.mark.parametrize(
