@@ -10,7 +10,7 @@ from typing import Any
 from omlxd.config.places import Places, absolute, places
 from omlxd.errors import ServiceFailed
 from omlxd.service import health, interpreter, machine, remembered
-from omlxd.service.control import ServiceStatus
+from omlxd.service.control import ServiceStatus, is_job
 from omlxd.service.definition import Written
 from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.interpreter import Interpreter
@@ -142,9 +142,10 @@ def _path(named: str | None) -> Path | None:
 
 
 def is_healthy(status: ServiceStatus) -> bool:
+    """Whether the service runs, answers, and is not one that was started by hand."""
     return (
-        status.job.loaded
-        and status.record is not None
+        status.record is not None
+        and is_job(status.job, status.record)
         and isinstance(status.health, Healthy)
         and status.health.instance_id == status.record.instance_id
     )
@@ -190,10 +191,12 @@ def _headline(status: ServiceStatus) -> str:
     if is_healthy(status):
         assert status.record is not None
         return f"omlxd runs and is healthy: {status.record.url}"
-    if status.record is not None and not status.job.loaded:
-        return f"omlxd runs, but not as a service (started by hand, pid {status.record.pid})"
+    if status.record is not None and not is_job(status.job, status.record):
+        return f"omlxd runs, but not as the service (started by hand, pid {status.record.pid})"
     if status.record is not None:
         return "omlxd runs and is not healthy"
+    if status.job.pid is not None:
+        return f"omlxd runs (pid {status.job.pid}) without a record (is the disk full?)"
     if status.job.loaded:
         return "omlxd is installed and loaded, and does not run"
     return "omlxd is installed and stopped" if status.installed else "omlxd is not installed"
@@ -215,11 +218,20 @@ def _explanations(status: ServiceStatus, executable: str) -> list[str]:
         lines.append("  remedy      its Python is gone: run `omlxd service install` again")
     elif status.interpreter not in (None, executable):
         lines.append(f"  note        this command runs with another Python: {executable}")
+    remedy = _remedy(status)
+    return lines if remedy is None else [*lines, f"  remedy      {remedy}"]
+
+
+def _remedy(status: ServiceStatus) -> str | None:
+    """None when it runs as the service: what is wrong then is said by its health."""
+    record, job = status.record, status.job
     if not status.installed:
-        lines.append("  remedy      omlxd service install")
-    elif status.record is None:
-        lines.append("  remedy      omlxd service start")
-    return lines
+        return "omlxd service install"
+    if record is not None:
+        return None if is_job(job, record) else f"kill {record.pid}, then: omlxd service start"
+    if job.pid is not None:
+        return "make room on the disk, then: omlxd service restart"
+    return "omlxd service start"
 
 
 def _time(at: float) -> str:

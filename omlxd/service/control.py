@@ -44,15 +44,15 @@ def start(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
     with one_at_a_time(watch.state, pace):
         _demand_installed(supervisor)
         view, running = supervisor.view(), single_instance.running(watch.state)
-        if running is not None and view.loaded and may_be_job(view, running):
-            return watch.until_up(watch.before_any(), supervisor.view)
+        if running is not None and is_job(view, running):
+            return watch.until_up(watch.before_any(), supervisor)
         restarts.forget(watch.state)
         before = watch.before()
         if view.loaded:
             supervisor.start()
         else:
             supervisor.load()
-        return watch.until_up(before, supervisor.view)
+        return watch.until_up(before, supervisor)
 
 
 def stop(supervisor: Supervisor, watch: Watch, pace: Pace, *, disable: bool) -> bool:
@@ -74,7 +74,12 @@ def restart(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
             return restart_loaded(supervisor, watch)
         before = watch.before()
         supervisor.load()
-        return watch.until_up(before, supervisor.view)
+        return watch.until_up(before, supervisor)
+
+
+def is_job(view: JobView, record: InstanceRecord) -> bool:
+    """Whether the job is loaded and the instance is, or may be, its process."""
+    return view.loaded and may_be_job(view, record)
 
 
 def may_be_job(view: JobView, record: InstanceRecord) -> bool:
@@ -95,15 +100,17 @@ def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
             f"({running.url or 'no address yet'}). Stop it, then run this again."
         )
     supervisor.stop_process()
-    if running is not None and not watch.until_ended(running, EXIT_TIMEOUT + 5.0):
-        # It takes no notice of SIGTERM: the supervisor's own stop ends in SIGKILL.
-        log.warning("restart_by_force", pid=running.pid)
-        supervisor.load()
-    else:
-        if running is not None:
-            watch.until_noticed(running, supervisor.view)
+    patience = EXIT_TIMEOUT + 5.0
+    # Without a record (it could not be written) only the supervisor tells when the process ends.
+    pid = view.pid if running is None else running.pid
+    ended = running is None or watch.until_ended(running, patience)
+    if ended and (pid is None or watch.until_noticed(pid, supervisor.view, patience)):
         supervisor.start()
-    return watch.until_up(before, supervisor.view)
+    else:
+        # It takes no notice of SIGTERM: the supervisor's own stop ends in SIGKILL.
+        log.warning("restart_by_force", pid=pid)
+        supervisor.load()
+    return watch.until_up(before, supervisor)
 
 
 def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:

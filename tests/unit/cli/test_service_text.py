@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from omlxd.cli.service_text import as_text, is_healthy
 from omlxd.service.control import ServiceStatus
 from omlxd.service.health import Healthy
@@ -32,6 +34,7 @@ def said(status: ServiceStatus) -> str:
 def test_a_healthy_service_is_said_first() -> None:
     assert is_healthy(STATUS)
     assert said(STATUS).startswith("omlxd runs and is healthy: http://127.0.0.1:8484\n")
+    assert "remedy" not in said(STATUS)
 
 
 def test_a_process_without_a_record_is_not_said_to_be_down() -> None:
@@ -39,3 +42,23 @@ def test_a_process_without_a_record_is_not_said_to_be_down() -> None:
     assert "omlxd runs (pid 42) without a record (is the disk full?)" in text
     assert "make room on the disk, then: omlxd service restart" in text
     assert "service start" not in text
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        JobView(loaded=True, pid=None, last_exit="exit code 0"),
+        JobView(loaded=True, pid=43, last_exit=None),
+        JobView(loaded=False, pid=None, last_exit=None),
+    ],
+)
+def test_a_daemon_started_by_hand_is_not_the_healthy_service(job: JobView) -> None:
+    status = replace(STATUS, job=job)
+    assert not is_healthy(status)
+    assert "not as the service (started by hand, pid 42)" in said(status)
+    assert "remedy      kill 42, then: omlxd service start" in said(status)
+
+
+def test_what_the_supervisor_does_not_say_speaks_against_nothing() -> None:
+    """Over SSH ``launchctl list`` sees another session."""
+    assert is_healthy(replace(STATUS, job=JobView(loaded=True, pid=None, last_exit=None)))
