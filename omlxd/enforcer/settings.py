@@ -1,7 +1,8 @@
 """The guard's policy in force: flag over environment over API over file over default."""
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
@@ -33,7 +34,12 @@ FIELDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Key of the API -> field of GuardPolicy. GB are GiB here."""
-_KEYS = {field: key for key, field in FIELDS.items()}
+KEYS: Mapping[str, str] = MappingProxyType({field: key for key, field in FIELDS.items()})
+"""And back."""
+_MARKS = ("soft_threshold", "hard_threshold")
+_MAY_CLASH = (("soft_threshold",), ("hard_threshold",), _MARKS, ("tier",), (*_MARKS, "tier"))
+"""What is left out of what was stored, the first that helps, when it contradicts what a flag, the
+environment or the file now says. Nothing else can: all the rest stays in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +62,19 @@ class GuardSettings:
         """``origins`` by key of the API; what it leaves out is a default.
 
         ``stored`` is what ``store`` was last given. Entries that no longer read, or that the
-        configuration now contradicts, are dropped and listed in ``dropped``.
+        configuration now contradicts, are not in force and told, each by name, in ``dropped``.
+        They stay stored until they are set anew or reset.
         """
         self._configured = configured
         self._origins = origins
         self._store = store
         self._set: dict[str, Any] = {}
+        """Typed, those out of force included."""
+        self._unread: dict[str, Any] = {}
+        """As stored."""
         self.dropped: tuple[str, ...] = self._restore(stored)
-        self._in_force = self._merge(self._set)
+        self._out = self._clashing(self._set)
+        self._in_force = self._merge(_without(self._set, self._out))
 
     @property
     def in_force(self) -> PolicyInForce:
@@ -85,18 +96,23 @@ class GuardSettings:
                 )
         merged = {**self._set, **wanted}
         kept = {key: value for key, value in merged.items() if value is not None}
-        in_force = self._merge(kept)
+        out = self._clashing(kept)
+        if any(key in wanted or key not in self._out for key in out):
+            # Only what was out of force may stay so; what this call contradicts of it is over.
+            kept, out = _without(kept, self._out - wanted.keys()), frozenset()
+        in_force = self._merge(_without(kept, out))
         changed = {FIELDS[key] for key, value in wanted.items() if value is not None}
         self._refuse_nonsense(in_force.policy, changed)
-        self._store({key: _plain(key, value) for key, value in kept.items()})
-        self._set, self._in_force = kept, in_force
+        unread = _without(self._unread, wanted)
+        self._store(unread | {key: _plain(key, value) for key, value in kept.items()})
+        self._set, self._out, self._unread, self._in_force = kept, out, unread, in_force
         return in_force
 
     def _refuse_nonsense(self, policy: GuardPolicy, changed: set[str]) -> None:
         wrong = mistakes(policy, changed)
         if wrong:
             text = " ".join(mistake.text for mistake in wrong)
-            raise InvalidRequest(text, param=_KEYS[wrong[0].name])
+            raise InvalidRequest(text, param=KEYS[wrong[0].name])
 
     def _fixed_by(self, key: str) -> From | None:
         origin = self._origins.get(key)
@@ -118,16 +134,39 @@ class GuardSettings:
             try:
                 typed = _read(key, value)
             except InvalidRequest as error:
+                if _is_storable({key: value}):
+                    self._unread[key] = value
                 dropped.append(error.message)
                 continue
             if typed is not None:
                 self._set[key] = typed
-        wrong = mistakes(self._merge(self._set).policy)
-        if wrong:
-            # Together with the present configuration it makes no sense: the file wins whole.
-            self._set = {}
-            dropped += [mistake.text for mistake in wrong]
+        why = " ".join(mistake.text for mistake in mistakes(self._merge(self._set).policy))
+        for key in sorted(self._clashing(self._set)):
+            value = _plain(key, self._set[key])
+            dropped.append(f"'{key}', set to {value!r} over the API, is not in force: {why}")
         return tuple(dropped)
+
+    def _clashing(self, api: Mapping[str, Any]) -> frozenset[str]:
+        """The fewest keys of ``api`` that must be left out for the rest to make sense."""
+        left_out: frozenset[str] = frozenset()
+        for keys in ((), *_MAY_CLASH):
+            left_out = frozenset(keys) & api.keys()
+            if not mistakes(self._merge(_without(api, left_out)).policy):
+                break
+        return left_out
+
+
+def _is_storable(value: Any) -> bool:
+    """JSON that reads is not always JSON that may be written: NaN, half a character."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _without(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _read(key: str, value: Any) -> Any:

@@ -1,4 +1,6 @@
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ from omlxd.enforcer.options import GuardOptions
 from omlxd.enforcer.settings import FIELDS, From, GuardSettings
 from omlxd.errors import InvalidRequest, SettingLocked
 from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.store import read_json, write_json
 from omlxd.units import GiB
 
 
@@ -133,12 +136,100 @@ def test_null_in_the_store_is_a_key_that_was_not_set() -> None:
     assert store.kept == {"enforce": False}
 
 
-def test_a_store_that_contradicts_the_configuration_is_dropped() -> None:
+AGGRESSIVE = {"enabled": False, "enforce": False, "tier": "aggressive", "soft_threshold": 0.96}
+"""Stored while hard was the tier's own, 0.98."""
+
+
+@pytest.mark.parametrize(
+    ("configured", "origins", "left_out"),
+    [
+        (GuardPolicy(hard_threshold=0.96), {"hard_threshold": From.FILE}, ["soft_threshold"]),
+        (GuardPolicy(tier=Tier.SAFE), {"tier": From.ENVIRONMENT}, ["soft_threshold"]),
+        (
+            GuardPolicy(hard_threshold=0.95),
+            {"hard_threshold": From.FLAG},
+            ["soft_threshold", "tier"],
+        ),
+        (GuardPolicy(soft_threshold=0.97), {"soft_threshold": From.FLAG}, []),
+    ],
+)
+def test_only_what_the_configuration_contradicts_is_out_of_force(
+    configured: GuardPolicy, origins: Mapping[str, From], left_out: list[str]
+) -> None:
+    """survives a restart (T04, T67)"""
     store = Store()
-    store.kept = {"soft_threshold": 0.9}
-    guard = settings(store, GuardPolicy(hard_threshold=0.8, soft_threshold=0.5))
-    assert guard.in_force.policy.soft == 0.5
-    assert guard.dropped
+    store.kept = AGGRESSIVE
+    guard = settings(store, configured, origins)
+    policy = guard.in_force.policy
+    assert (policy.enabled, policy.enforce) == (False, False)
+    own = configured.tier if {"tier"} & {*origins, *left_out} else Tier.AGGRESSIVE
+    assert policy.tier is own
+    assert [line.split("'")[1] for line in guard.dropped] == left_out
+    guard.change({})
+    assert store.kept == AGGRESSIVE
+
+
+def test_a_stored_tier_whose_own_mark_clashes_gives_way() -> None:
+    store = Store()
+    store.kept = {"tier": "aggressive", "enforce": False}
+    guard = settings(store, GuardPolicy(hard_threshold=0.95), {"hard_threshold": From.FILE})
+    assert guard.in_force.policy == GuardPolicy(hard_threshold=0.95, enforce=False)
+    assert guard.in_force.origins["tier"] is From.DEFAULT
+    (line,) = guard.dropped
+    assert line.startswith("'tier', set to 'aggressive' over the API, is not in force: ")
+    assert "hard_threshold 0.95" in line
+
+
+def test_what_is_out_of_force_stays_stored_until_it_is_set_anew_or_reset() -> None:
+    store = Store()
+    store.kept = {"soft_threshold": 0.96, "tier": "bold", "enforce": False}
+    file = GuardPolicy(hard_threshold=0.96)
+    assert settings(store, file).change({"enforce": None}).policy == file
+    assert store.kept == {"soft_threshold": 0.96, "tier": "bold"}
+    settings(store, file).change({"tier": "safe"})
+    assert store.kept == {"soft_threshold": 0.96, "tier": "safe"}
+    settings(store, file).change({"soft_threshold": None})
+    assert store.kept == {"tier": "safe"}
+
+
+@pytest.mark.parametrize("text", ['{"tier": NaN}', '{"\\ud800": 1}', '{"tier": "\\ud800"}'])
+def test_what_cannot_be_stored_again_hinders_no_change(text: str, tmp_path: Path) -> None:
+    guard = GuardSettings(
+        GuardPolicy(), {}, json.loads(text), lambda values: write_json(tmp_path / "f", dict(values))
+    )
+    assert len(guard.dropped) == 1
+    guard.change({"enforce": False})
+    assert read_json(tmp_path / "f") == {"enforce": False}
+
+
+def test_what_was_out_of_force_comes_back_when_a_change_makes_room_for_it() -> None:
+    store = Store()
+    store.kept = {"soft_threshold": 0.96}
+    guard = settings(store, GuardPolicy(hard_threshold=0.96))
+    assert guard.in_force.policy.soft == 0.9
+    assert guard.change({"hard_threshold": 0.97}).policy.soft == 0.96
+    assert settings(store, GuardPolicy(hard_threshold=0.96)).in_force == guard.in_force
+
+
+def test_what_a_change_contradicts_of_what_is_out_of_force_is_over() -> None:
+    """What is stored comes back as what was in force."""
+    store = Store()
+    store.kept = {"hard_threshold": 0.93}
+    file = GuardPolicy(soft_threshold=0.95, hard_threshold=0.97)
+    guard = settings(store, file)
+    guard.change({"soft_threshold": 0.94})
+    assert guard.in_force.policy == GuardPolicy(soft_threshold=0.94, hard_threshold=0.97)
+    assert settings(store, file).in_force == guard.in_force
+
+
+def test_a_change_never_puts_out_of_force_what_is_in_force() -> None:
+    store = Store()
+    guard = settings(store)
+    guard.change({"soft_threshold": 0.8})
+    with pytest.raises(InvalidRequest):
+        guard.change({"hard_threshold": 0.7})
+    assert guard.in_force.policy == GuardPolicy(soft_threshold=0.8)
+    assert store.kept == {"soft_threshold": 0.8}
 
 
 def test_the_configuration_refuses_a_ceiling_that_its_tier_ignores() -> None:
