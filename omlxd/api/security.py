@@ -5,6 +5,7 @@ to 127.0.0.1 (DNS rebinding), or post without a preflight (request forgery).
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,7 @@ MOST_HEADER_BYTES: Final = 32 * KiB
 
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,64}")
 _REQUEST_HEADERS: Final = "authorization, content-type, x-api-key, x-request-id"
 _ANSWER_HEADERS: Final = "x-request-id, retry-after, x-should-retry"
 
@@ -111,7 +113,7 @@ class CallerCheck:
             )
         method = scope.get("method", "GET")
         if method == "OPTIONS":
-            await self._options(origin)(scope, receive, send)
+            await self._options(origin, headers)(scope, receive, send)
             return
         if method in _CHANGING:
             _check_content(headers)
@@ -142,15 +144,23 @@ class CallerCheck:
             raise Forbidden("Requests from web pages of other sites are refused.")
         return origins[0] if origins else None
 
-    def _options(self, origin: str | None) -> Response:
+    def _options(self, origin: str | None, asked: list[tuple[bytes, bytes]]) -> Response:
         headers = {"allow": _METHODS}
         if origin is not None and self._callers.listed(origin):
             headers |= {
                 "access-control-allow-methods": _METHODS,
-                "access-control-allow-headers": _REQUEST_HEADERS,
+                "access-control-allow-headers": _request_headers(asked),
                 "access-control-max-age": "600",
             }
         return Response(status_code=204, headers=headers)
+
+
+def _request_headers(asked: list[tuple[bytes, bytes]]) -> str:
+    """What a page may send: all it asks for, as every SDK has a dozen header names of its own."""
+    lists = header_values(asked, b"access-control-request-headers")
+    names = [name.strip().lower() for names in lists for name in names.split(",")]
+    sound = [name for name in names if _HEADER_NAME.fullmatch(name)]
+    return ", ".join(dict.fromkeys(sound[:MOST_HEADERS])) or _REQUEST_HEADERS
 
 
 def _check_content(headers: list[tuple[bytes, bytes]]) -> None:

@@ -119,6 +119,30 @@ async def test_a_configured_origin_gets_cors_on_answers_errors_and_preflights() 
     assert "authorization" in preflight.headers["access-control-allow-headers"]
 
 
+ASKED = "authorization,content-type, X-Stainless-OS,anthropic-version,anthropic-beta"
+
+
+async def allowed(asked: str, origin: str = "http://localhost:3000") -> str | None:
+    """The headers that a page of ``origin`` may send after it asked for these."""
+    world = world_with(allowed_origins=("http://localhost:3000",))
+    ask = [("origin", origin), ("access-control-request-headers", asked)]
+    call = await Call(world.app, "OPTIONS", CHAT, headers=ask, content_type=None).end()
+    return call.headers.get("access-control-allow-headers")
+
+
+async def test_a_configured_origin_may_send_the_headers_of_every_sdk() -> None:
+    names = (await allowed(ASKED) or "").split(", ")
+    assert names == [name.strip().lower() for name in ASKED.split(",")]
+    assert await allowed(ASKED, "http://127.0.0.1:8484") is None, "ours needs no permission"
+
+
+async def test_only_names_of_headers_are_repeated_to_a_page() -> None:
+    bad = ("", "a b", "x:y", "ü", "*/*", "z" * 65)
+    assert await allowed(",".join(("good", *bad, "GOOD"))) == "good"
+    assert "x-api-key" in (await allowed(",".join(bad)) or "")
+    assert len((await allowed(",".join(f"h{n}" for n in range(1000))) or "").split(",")) == 200
+
+
 async def test_options_is_answered_without_cors() -> None:
     call = await Call(World().app, "OPTIONS", CHAT, content_type=None).end()
     assert call.status == 204
