@@ -6,6 +6,8 @@
 #
 # Written for bash 3.2 as well, which is what macOS has.
 
+# Where the caller is, since relative paths among the arguments mean that.
+from=$PWD
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 venv=${OMLXD_VENV:-.venv}

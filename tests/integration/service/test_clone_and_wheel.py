@@ -133,6 +133,35 @@ def test_the_clone_alone_installs_and_uninstalls_the_service(trial: Trial) -> No
     assert (trial.home / "config.toml").read_text() == FREE_PORT
 
 
+def test_relative_paths_among_the_arguments_are_those_of_the_caller(tmp_path: Path) -> None:
+    python, uname, said = (
+        tmp_path / "env" / "bin" / "python",
+        tmp_path / "uname",
+        tmp_path / "said",
+    )
+    python.parent.mkdir(parents=True)
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    python.write_text(f'#!/bin/sh\ncase "$*" in *omlxd*) echo "$PWD: $*" >>"{said}" ;; esac\n')
+    uname.write_text("#!/bin/sh\necho Darwin\n")
+    for file in (python, uname):
+        file.chmod(0o755)
+    here = tmp_path / "here"
+    here.mkdir()
+    environ = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "OMLXD_ENV": str(tmp_path / "env"),
+    }
+    for script in ("install", "uninstall"):
+        subprocess.run(
+            [REPOSITORY / "scripts" / script, "--home", "./data"], cwd=here, env=environ, check=True
+        )
+    assert said.read_text().splitlines() == [
+        f"{here}: -P -m omlxd service install --restart --home ./data",
+        f"{here}: -P -m omlxd service uninstall --home ./data",
+    ]
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="there is launchd here")
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="there is systemd here")
 def test_without_launchd_and_systemd_it_says_so_before_anything_is_made(trial: Trial) -> None:
