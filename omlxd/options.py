@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Annotated, Any
 
 Bytes = Annotated[int, "bytes"]
-"""A size; the configuration also takes texts such as ``"12GB"``."""
+"""A size; the configuration takes texts such as ``"12GB"``, and no number but 0."""
 Seconds = Annotated[float, "seconds"]
 
 

@@ -9,24 +9,24 @@ GiB = 1024**3
 TiB = 1024**4
 
 _SUFFIXES = {"": 1, "B": 1, "K": KiB, "M": MiB, "G": GiB, "T": TiB}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int | float) -> int:
-    """A size in bytes from ``12``, ``"512MB"``, ``"1.5GiB"``; every unit is a power of 1024.
+    """A size in bytes from ``"512MB"``, ``"1.5GiB"``, ``"100B"``; units are powers of 1024.
 
-    Raises ValueError when it is not a finite, non-negative size.
+    Raises ValueError when it is not a finite, non-negative size, or, save 0, has no unit: who
+    writes 24 does not mean 24 bytes.
     """
-    if isinstance(text, bool):
-        raise ValueError("a size is a number or a text such as '12GB'")
-    if isinstance(text, int | float):
-        if not math.isfinite(text) or text < 0:
-            raise ValueError(f"{text!r} is not a size")
-        return int(text)
-    match = _SIZE.fullmatch(text)
+    match = None if isinstance(text, bool) else _SIZE.fullmatch(str(text))
     if match is None:
         raise ValueError(f"{text!r} is not a size; write for example '512MB' or '12GB'")
-    return int(float(match[1]) * _SUFFIXES[match[2].upper()])
+    size = float(match[1]) * _SUFFIXES[match[2].upper()]
+    if not math.isfinite(size):
+        raise ValueError("that is more than any size")
+    if size and not match[2] and not match[3]:
+        raise ValueError(f"{text!r} is a size without a unit: give one, as in '24GB'")
+    return int(size)
 
 
 def format_bytes(size: int) -> str:

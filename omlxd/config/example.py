@@ -8,7 +8,7 @@ from typing import Any, get_origin
 
 from omlxd.config.load import SECTIONS
 from omlxd.config.values import annotations, without_none
-from omlxd.units import KiB, format_bytes, parse_bytes
+from omlxd.units import format_bytes, parse_bytes
 
 HEAD = """\
 # The configuration of omlxd: every option with its default.
@@ -47,7 +47,7 @@ def _toml(value: Any, kind: Any) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(item, None) for item in value) + "]"
-    if "bytes" in getattr(kind, "__metadata__", ()) and value >= KiB:
+    if "bytes" in getattr(kind, "__metadata__", ()) and value:
         text = format_bytes(value)
-        return f'"{text}"' if parse_bytes(text) == value else str(value)
+        return f'"{text}"' if parse_bytes(text) == value else f'"{value}B"'
     return repr(value)

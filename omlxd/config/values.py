@@ -52,7 +52,7 @@ def _typed(value: Any, kind: Any, *, text: bool) -> Any:
         return _one_of(value, get_args(kind), text=text)
     if get_origin(kind) is Annotated:
         base, unit = get_args(kind)
-        return _bytes(value, text=text) if unit == "bytes" else _number(value, base, text=text)
+        return _bytes(value) if unit == "bytes" else _number(value, base, text=text)
     if get_origin(kind) is tuple:
         return _strings(value, text=text)
     if get_origin(kind) in (dict, Mapping):
@@ -80,11 +80,9 @@ def _one_of(value: Any, kinds: tuple[Any, ...], *, text: bool) -> Any:
     raise BadValue(", or ".join(refusals))
 
 
-def _bytes(value: Any, *, text: bool) -> int:
-    if text and isinstance(value, str) and value.isdigit():
-        value = int(value)
-    if not isinstance(value, int | float | str) or isinstance(value, bool):
-        raise BadValue("must be a size such as '12GB' or a number of bytes")
+def _bytes(value: Any) -> int:
+    if not isinstance(value, int | float | str):
+        raise BadValue("must be a size such as '12GB'")
     try:
         return parse_bytes(value)
     except ValueError as error:

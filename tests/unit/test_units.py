@@ -5,7 +5,14 @@ from omlxd.units import GiB, format_bytes, parse_bytes
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), (12, 12), ("512MB", 512 * 1024**2), ("1.5GiB", 3 * GiB // 2), (" 2 g ", 2 * GiB)],
+    [
+        ("0", 0),
+        (0, 0),
+        ("100B", 100),
+        ("512MB", 512 * 1024**2),
+        ("1.5GiB", 3 * GiB // 2),
+        (" 2 g ", 2 * GiB),
+    ],
 )
 def test_sizes_are_read(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
@@ -14,6 +21,19 @@ def test_sizes_are_read(text: str | int, size: int) -> None:
 @pytest.mark.parametrize("text", ["", "-1", "12XB", "1e3", float("nan"), float("inf"), -1, True])
 def test_what_is_no_size_is_refused(text: str | float) -> None:
     with pytest.raises(ValueError, match="size"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", [24, 24.5, "24", " 24 ", 24 * GiB])
+def test_a_number_without_a_unit_is_refused(text: str | float) -> None:
+    """It would be in bytes, where the API's own key of that name is in GB."""
+    with pytest.raises(ValueError, match="give one, as in '24GB'"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000 + "GB", "9" * 400, 10**400])
+def test_a_size_beyond_all_is_refused(text: str | int) -> None:
+    with pytest.raises(ValueError, match="more than any size"):
         parse_bytes(text)
 
 

@@ -57,6 +57,7 @@ def test_every_key_of_the_api_can_be_reset() -> None:
     "words",
     [
         ("set", "--ceiling", "lots"),
+        ("set", "--tier", "custom", "--ceiling", "24"),
         ("set", "--tier", "bold"),
         ("set", "--enable", "--disable"),
         ("set", "--reset", "everything"),

@@ -145,6 +145,34 @@ def test_a_variable_that_is_no_number_is_a_mistake_and_no_crash(
         load({}, {f"OMLXD_{name}": value}, home=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("guard.custom_ceiling", 24),
+        ("guard.wired_limit", 24),
+        ("backend.pool_limit", 2),
+        ("backend.load_piece", 64),
+        ("api.max_body", 8),
+    ],
+)
+def test_a_size_without_a_unit_is_a_mistake_wherever_it_is_written(
+    tmp_path: Path, option: str, meant: int
+) -> None:
+    section, _, key = option.partition(".")
+    needs = "tier = 'custom'\n" if key == "custom_ceiling" else ""
+    for text in (f"{key} = {meant}", f"{key} = '{meant}'"):
+        with pytest.raises(ConfigError, match="without a unit: give one, as in '24GB'"):
+            load({}, {}, home=write(tmp_path, f"[{section}]\n{needs}{text}\n"))
+    write(tmp_path, "")
+    with pytest.raises(ConfigError, match="without a unit"):
+        load({}, {f"OMLXD_{section.upper()}_{key.upper()}": str(meant)}, home=str(tmp_path))
+
+
+def test_no_size_at_all_needs_no_unit(tmp_path: Path) -> None:
+    home = write(tmp_path, "[backend]\npool_limit = 0\n")
+    assert load({}, {}, home=home).backend.pool_limit == 0
+
+
 def test_a_home_of_nobody_is_a_mistake() -> None:
     for given in ({"home": "~no_such_user/x"}, {"config_file": "~no_such_user/x.toml"}):
         with pytest.raises(ConfigError, match="~no_such_user"):
