@@ -1,10 +1,13 @@
 """Chat messages of the wire as the text side takes them; refuses what is not built yet."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from omlxd.api.openai.wire import Message
 from omlxd.errors import InvalidRequest, UnsupportedParameter
+
+_REFUSED: Final = ("tool_calls", "function_call", "audio", "images", "prefix", "partial")
+"""The last two: go on with this message rather than answer it."""
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -21,7 +24,7 @@ def _message(message: Message, place: str) -> dict[str, Any]:
             f"{place}.role: messages of the role '{message.role}' are not supported.",
             param=f"{place}.role",
         )
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in _REFUSED:
         if (message.model_extra or {}).get(name):
             raise UnsupportedParameter(
                 f"{place}.{name}: '{name}' in a message is not supported.", param=f"{place}.{name}"

@@ -439,6 +439,11 @@ async def test_logprobs_have_tokens_bytes_and_alternatives(world: World) -> None
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
          "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": "a"},
+                       {"role": "assistant", "content": "b", "prefix": True}]},
+         "messages[1].prefix"),
+        ({"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]},
+         "messages[0].images"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
