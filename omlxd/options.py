@@ -4,7 +4,7 @@
 from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -20,13 +20,15 @@ def option(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    check: Callable[[Any], None] | None = None,
 ) -> Any:
     """A dataclass field with its explanation and its bounds (``low <= value <= high``).
 
     Allowed annotations: ``bool``, ``int``, ``float``, ``str``, ``Bytes``, ``Seconds``, an
     ``Enum``, ``tuple[str, ...]``, ``Mapping[str, Table]`` of another options class, and each of
     these ``| None``, where ``None`` means what ``help`` says it means. ``above`` is a bound that
-    the value itself must not touch.
+    the value itself must not touch; ``check`` raises ValueError, with the remedy, for what else
+    is wrong with one.
     """
-    bounds: Mapping[str, float | None] = {"low": low, "high": high, "above": above}
-    return field(default=default, metadata={"help": help, **bounds})
+    limits: Mapping[str, Any] = {"low": low, "high": high, "above": above, "check": check}
+    return field(default=default, metadata={"help": help, **limits})

@@ -1,9 +1,52 @@
 """Options of the HTTP API."""
 
+import ipaddress
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from omlxd.options import Bytes, Seconds, option
 from omlxd.units import KiB, MiB
+
+_HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[(?P<v6>[^]]*)\])(:(?P<port>[1-9][0-9]{0,4}))?", re.I)
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>[^/]*)/?", re.I)
+_OWN_PORT = {"http": "80", "https": "443"}
+
+
+def check_hosts(hosts: Iterable[str]) -> None:
+    """Raises ValueError for what no Host header can be."""
+    for host in hosts:
+        if _host(host) is None:
+            raise ValueError(
+                f"{host!r} is not a host: write NAME or NAME:PORT, such as 'box.local' or "
+                "'[fd00::1]:8484', each one in full"
+            )
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Raises ValueError for what no Origin header can be, and for ``null``, which is everybody."""
+    for origin in origins:
+        found = _ORIGIN.fullmatch(origin)
+        host = None if found is None else _host(found["host"])
+        if found is None or host is None:
+            raise ValueError(
+                f"{origin!r} is not an origin: write SCHEME://HOST or SCHEME://HOST:PORT, such as "
+                "'http://localhost:3000', each one in full"
+            )
+        if host["port"] and host["port"] == _OWN_PORT.get(found["scheme"].lower()):
+            raise ValueError(f"{origin!r}: leave out the port, as browsers do with the usual one")
+
+
+def _host(text: str) -> re.Match[str] | None:
+    found = _HOST.fullmatch(text)
+    if found is None or int(found["port"] or 1) > 65535:
+        return None
+    try:
+        if found["v6"] is not None:
+            ipaddress.IPv6Address(found["v6"])
+    except ValueError:
+        return None
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +55,13 @@ class ApiOptions:
         (),
         "Further names by which clients may call this server (the Host header), for example "
         "'host.docker.internal'; with ':PORT' only on that port.",
+        check=check_hosts,
     )
     allowed_origins: tuple[str, ...] = option(
         (),
         "Origins of web pages that may call this server, for example 'http://localhost:3000'; "
         "none by default (CORS off).",
+        check=check_origins,
     )
     max_body: Bytes = option(
         8 * MiB, "Largest request body that is read, compressed or inflated.", low=KiB

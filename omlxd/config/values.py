@@ -42,6 +42,8 @@ def read(value: Any, annotation: Any, field: Field[Any], *, text: bool) -> Any:
     try:
         result = _typed(value, kind, text=text)
         _check_bounds(result, field.metadata)
+        if (check := field.metadata.get("check")) is not None:
+            check(result)
     except (ValueError, OverflowError) as error:  # more digits than int or float take
         raise BadValue(f"cannot be used: {error}") from None
     return result
