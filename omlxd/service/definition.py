@@ -15,7 +15,13 @@ AGENTS = Path("Library/LaunchAgents")
 UNITS = Path(".config/systemd/user")
 DAEMONS = Path("/Library/LaunchDaemons")
 
-_UNREADABLE = (plistlib.InvalidFileException, ExpatError, ValueError)
+_UNREADABLE = (
+    plistlib.InvalidFileException,
+    ExpatError,
+    ValueError,
+    AttributeError,  # of a date that is none
+    LookupError,  # of an encoding that is none
+)
 
 
 @dataclass(frozen=True, slots=True)

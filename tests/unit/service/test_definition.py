@@ -56,6 +56,9 @@ def test_a_system_daemon_names_its_account() -> None:
     [
         b"",
         b"<plist>",
+        b"<plist><date>x</date></plist>",
+        b"<plist><key>x</key></plist>",
+        b'<?xml version="1.0" encoding="foo"?><plist/>',
         b"not a list",
         b"\xff\xfe",
         b"ExecStart=\n",
