@@ -157,8 +157,11 @@ def _uninstall(context: "Context") -> int:
     if not context.arguments.purge:
         print(f"Your configuration and data stay: {context.places.config_file.parent}")
         return 0
-    for path in uninstall.purge(context.belongings(), context.machine.user_home):
+    deleted = uninstall.purge(context.belongings(), context.machine.user_home)
+    for path in deleted:
         print(f"deleted {path}")
+    if not deleted:
+        print(f"Nothing was deleted: no omlxd has left anything in {context.places.state}")
     print(f"Models are kept: {context.places.models}")
     return 0
 

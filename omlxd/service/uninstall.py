@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service import remembered, single_instance
+from omlxd.service import last_exit, remembered, restarts, single_instance
 from omlxd.service.names import LOG, STDERR, STDOUT
 from omlxd.service.supervisor import Pace, Supervisor
+
+STATE_FILES = (
+    *("guard.json", "models.json", "model-sizes.json", "keys.json", "keys.json.lock", "local.key"),
+    *(single_instance.RECORD, last_exit.NAME, restarts.NAME, remembered.NAME, remembered.LOCK),
+    single_instance.LOCK,
+)
+"""Everything that is ever written to the state folder. The sign that it is ours goes last, so that
+a purge that was interrupted can be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ def uninstall(places: Sequence[Supervisor], state: Path, pace: Pace) -> Uninstal
 def purge(what: Belongings, user_home: Path) -> tuple[Path, ...]:
     """Delete configuration, state, caches and logs; what was deleted.
 
+    In a folder given with ``--home`` nothing, unless a daemon has ever run on it.
     Raises ServiceFailed when a daemon still runs there, or the folder is not ours alone.
     """
     running = single_instance.running(what.state)
@@ -59,17 +68,29 @@ def purge(what: Belongings, user_home: Path) -> tuple[Path, ...]:
             f"--purge would delete folders in {what.home}, which is not omlxd's alone; "
             "delete them by hand"
         )
+    if what.home is not None and not (what.state / single_instance.LOCK).exists():
+        return ()
     removed = [path for path in _logs(what.logs) if _remove_file(path)]
     if what.config_file is not None and _remove_file(what.config_file):
         removed.append(what.config_file)
-    for folder in (what.cache, what.state):
-        if folder.is_dir() and not folder.is_symlink():
-            _remove_tree(folder)
-            removed.append(folder)
-    for empty in (what.logs, what.home):
+    if what.cache.is_dir() and not what.cache.is_symlink():
+        _remove_tree(what.cache)
+        removed.append(what.cache)
+    removed += [path for path in _state_files(what.state) if _remove_file(path)]
+    for empty in (what.state, what.logs, what.home):
         if empty is not None and empty.is_dir() and not any(empty.iterdir()):
             empty.rmdir()
     return tuple(removed)
+
+
+def _state_files(folder: Path) -> list[Path]:
+    """With what an interrupted write left of them, and what was kept because it was damaged."""
+    return [
+        path
+        for name in STATE_FILES
+        for pattern in (f".{name}.*", f"{name}.damaged-*", name)
+        for path in sorted(folder.glob(pattern))
+    ]
 
 
 def _logs(folder: Path) -> list[Path]:
