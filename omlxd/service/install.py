@@ -166,7 +166,7 @@ def _change(
                 before = watch.before()
                 _write(supervisor.definition, offer)
                 supervisor.load()
-                return watch.until_up(before, supervisor.view)
+                return watch.until_up(before, supervisor)
             case Course.RESTART:
                 return restart_loaded(supervisor, watch)
             case Course.KEEP:
@@ -201,7 +201,7 @@ def _roll_back(supervisor: Supervisor, offer: Offer, previous: _Previous) -> str
         before = previous.watch.before()
         # Where it was in two places, one of them can run.
         previous.loaded[0].load()
-        record = previous.watch.until_up(before, previous.loaded[0].view)
+        record = previous.watch.until_up(before, previous.loaded[0])
     except (ServiceFailed, OSError) as error:
         return f"Restoring the previous service failed as well: {error}"
     return f"The previous service was restored and runs (pid {record.pid})."

@@ -11,11 +11,12 @@ from omlxd.service.exit_codes import PERMANENT
 from omlxd.service.health import Health, Healthy, Unhealthy
 from omlxd.service.last_exit import LastExit
 from omlxd.service.single_instance import InstanceRecord
-from omlxd.service.supervisor import JobView, Pace
+from omlxd.service.supervisor import JobView, Pace, Supervisor
 
 HEALTHY_WITHIN = 60.0
 """Seconds; a first start writes byte code and may wait for a slow disk."""
 NOTICED_WITHIN = 5.0
+"""Seconds after which a supervisor surely knows of a process that has ended."""
 POLL = 0.25
 
 
@@ -122,9 +123,9 @@ class Watch:
             health=None if url is None else self._ask(url),
         )
 
-    def until_up(self, before: Before, view: Callable[[], JobView]) -> InstanceRecord:
+    def until_up(self, before: Before, supervisor: Supervisor) -> InstanceRecord:
         """The new instance. Raises ServiceFailed with the reason, after the limit at the latest."""
-        limit = self._pace.now() + self._within
+        limit, again = self._pace.now() + self._within, self._pace.now() + NOTICED_WITHIN
         while True:
             verdict = judge(before, self.look())
             match verdict:
@@ -134,7 +135,10 @@ class Watch:
                     raise ServiceFailed(why)
                 case Waiting(why):
                     if self._pace.now() >= limit:
-                        raise ServiceFailed(_too_late(why, self._within, view()))
+                        raise ServiceFailed(self._too_late(why, supervisor.view()))
+                    if self._pace.now() >= again:
+                        again += NOTICED_WITHIN
+                        _start_if_missing(supervisor)
                     self._pace.sleep(POLL)
                 case _:
                     assert_never(verdict)
@@ -148,15 +152,40 @@ class Watch:
             self._pace.sleep(POLL)
         return True
 
-    def until_noticed(self, record: InstanceRecord, view: Callable[[], JobView]) -> None:
-        """Until the supervisor knows, too, that the process is gone: a start before is no start."""
-        until = self._pace.now() + NOTICED_WITHIN
-        while view().pid == record.pid and self._pace.now() < until:
+    def until_noticed(self, pid: int, view: Callable[[], JobView], limit: float) -> bool:
+        """Whether the supervisor says within ``limit`` seconds that ``pid`` is no more its process.
+
+        To start the job before is to start nothing.
+        """
+        until = self._pace.now() + limit
+        while view().pid == pid:
+            if self._pace.now() >= until:
+                return False
             self._pace.sleep(POLL)
+        return True
+
+    def _too_late(self, why: str, job: JobView) -> str:
+        text = f"not healthy after {self._within:.0f} s: {why}"
+        if job.pid is not None and single_instance.running(self._state) is None:
+            return f"{text}. {without_a_record(job.pid, self._state)}"
+        if job.pid is None and job.last_exit is not None:
+            text += f". The supervisor says that it last ended with {job.last_exit}"
+        return text
 
 
-def _too_late(why: str, within: float, job: JobView) -> str:
-    text = f"not healthy after {within:.0f} s: {why}"
-    if job.pid is None and job.last_exit is not None:
-        text += f". The supervisor says that it last ended with {job.last_exit}"
-    return text
+def without_a_record(pid: int, state: Path) -> str:
+    """What it means that the supervisor has a process and ``state`` none."""
+    return (
+        f"Its process {pid} runs and has left no record in {state}: "
+        "it has just started, or the disk is full"
+    )
+
+
+def _start_if_missing(supervisor: Supervisor) -> None:
+    """A start is lost when the process before had not ended, and some jobs are never started.
+
+    Where the supervisor does not say (``list`` over SSH), one that runs is left alone.
+    """
+    job = supervisor.view()
+    if job.loaded and job.pid is None:
+        supervisor.start()

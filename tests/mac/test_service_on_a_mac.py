@@ -108,7 +108,7 @@ def test_a_killed_job_is_started_again_and_a_clean_stop_is_not(trial: Trial) -> 
     record = trial.install().record
     before = trial.watch.before()
     os.kill(record.pid, 9)
-    again = trial.watch.until_up(before, trial.supervisor.view)
+    again = trial.watch.until_up(before, trial.supervisor)
     assert again.pid != record.pid
     trial.supervisor.stop_process()
     assert trial.watch.until_ended(again, 10.0)

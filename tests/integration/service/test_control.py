@@ -68,6 +68,20 @@ def test_restart_lets_the_old_instance_end_by_itself(mac: Mac) -> None:
     assert job["runs"] == 2
 
 
+@pytest.mark.parametrize("verb", ["install", "restart"])
+def test_a_healthy_daemon_without_a_record_is_replaced_by_one_with(
+    mac: Mac, capsys: Said, verb: str
+) -> None:
+    """Started again by launchd on a full disk, it could not write one."""
+    mac.omlxd("install")
+    first = mac.record()
+    (mac.state / "instance.json").unlink()
+    assert mac.omlxd("status") == 3
+    assert f"runs (pid {first['pid']}) without a record" in capsys.readouterr().out
+    assert mac.omlxd(verb) == 0
+    assert mac.record()["instance_id"] != first["instance_id"]
+
+
 def test_kill_nine_is_restarted_and_leaves_a_stale_record_that_is_recognised(
     mac: Mac, until: Until, capsys: Said
 ) -> None:

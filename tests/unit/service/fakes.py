@@ -14,12 +14,12 @@ class Time:
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.now = 0.0
         self.waits: list[float] = []
-        self._then = then
+        self.then = then
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.waits.append(seconds)
-        self._then()
+        self.then()
 
     @property
     def pace(self) -> Pace:
@@ -55,6 +55,7 @@ class FakeSupervisor:
     refuses: set[bytes] = field(default_factory=set)
     done: list[str] = field(default_factory=list)
     pid: int | None = None
+    last_exit: str | None = None
     name: str = "fake"
     domain: str = "gui/501"
     note: str | None = None
@@ -64,7 +65,7 @@ class FakeSupervisor:
         return self.folder / "job.plist"
 
     def view(self) -> JobView:
-        return JobView(self.loaded is not None, self.pid, None)
+        return JobView(self.loaded is not None, self.pid, self.last_exit)
 
     def load(self) -> None:
         self.done.append("load")

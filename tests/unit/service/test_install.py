@@ -207,6 +207,30 @@ def test_an_older_version_that_runs_is_restarted(world: World) -> None:
     assert world.supervisor.done[-2:] == ["stop_process", "load"]
 
 
+def test_a_restart_without_a_record_waits_for_the_process_that_runs(world: World) -> None:
+    """A daemon that a full disk kept from writing its record, and that drains when told to end."""
+    world.install()
+    (world.state / "instance.json").unlink()
+
+    def drained() -> None:
+        if world.time.now > 20.0:
+            world.supervisor.pid = None
+
+    world.supervisor.pid, world.time.then = 4711, drained
+    done = control.restart(world.supervisor, world.watch, world.time.pace)
+    assert world.supervisor.done[-2:] == ["stop_process", "start"]
+    assert world.time.now > 20.0
+    assert done.instance_id == "instance 2"
+
+
+def test_a_process_without_a_record_that_never_ends_is_ended_by_force(world: World) -> None:
+    world.install()
+    (world.state / "instance.json").unlink()
+    world.supervisor.pid = 4711
+    control.restart(world.supervisor, world.watch, world.time.pace)
+    assert world.supervisor.done[-2:] == ["stop_process", "load"]
+
+
 def test_a_daemon_run_by_hand_is_not_stopped(world: World) -> None:
     world.install()
     world.supervisor.pid = 1

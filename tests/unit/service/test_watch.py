@@ -1,7 +1,9 @@
 """When a started job counts as up."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +13,20 @@ from omlxd.service.files import write_json
 from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.last_exit import LastExit
 from omlxd.service.single_instance import InstanceRecord
-from omlxd.service.supervisor import JobView
 from omlxd.service.watch import Before, Failed, Look, Up, Waiting, Watch, judge
-from tests.unit.service.fakes import Time
+from tests.unit.service.fakes import FakeSupervisor, Time
 
 RECORD = InstanceRecord("new", 4711, 100.0, "1.0", host="127.0.0.1", port=8484)
 BEFORE = Before(instance_id="old", last_exit=None)
 ENDED = LastExit(99.0, 4711, None, Ending.CONFIG, 0, "config_error", "port: wrong", True)
+
+
+def job(folder: Path, **facts: Any) -> FakeSupervisor:
+    return FakeSupervisor(**{"folder": folder, "on_start": _nothing, "loaded": b"job", **facts})
+
+
+def _nothing(_: bytes) -> None:
+    """This job does nothing."""
 
 
 def test_our_new_instance_that_answers_is_up() -> None:
@@ -69,8 +78,40 @@ def test_waiting_ends_after_a_minute_with_the_last_reason(tmp_path: Path) -> Non
     time = Time()
     watch = Watch(tmp_path, lambda url: Unhealthy("never asked"), time.pace)
     with pytest.raises(ServiceFailed, match=r"after 60 s.*has not started.*ended with signal 9"):
-        watch.until_up(watch.before(), lambda: JobView(True, None, "signal 9"))
+        watch.until_up(watch.before(), job(tmp_path, last_exit="signal 9"))
     assert 60 <= time.now < 61
+
+
+def test_a_process_that_leaves_no_record_is_said_after_a_minute(tmp_path: Path) -> None:
+    time = Time()
+    watch = Watch(tmp_path, lambda url: Unhealthy("never asked"), time.pace)
+    supervisor = job(tmp_path, pid=4711)
+    with pytest.raises(ServiceFailed, match=r"process 4711 runs and has left no record.*disk is f"):
+        watch.until_up(watch.before(), supervisor)
+    assert supervisor.done == [], "what runs is not started again"
+
+
+@pytest.mark.parametrize("last_exit", [None, "exit code 0"])
+def test_a_start_that_was_lost_is_made_again(tmp_path: Path, last_exit: str | None) -> None:
+    """``last_exit`` None: the supervisor does not say whether the job runs."""
+    time = Time()
+
+    def starts(_: bytes) -> None:
+        record = {"instance_id": "x", "pid": os.getpid(), "started_at": 1.0, "version": "1"}
+        write_json(tmp_path / "instance.json", record | {"host": "127.0.0.1", "port": 8484})
+
+    watch = Watch(tmp_path, lambda url: Healthy("x", "1"), time.pace)
+    supervisor = job(tmp_path, on_start=starts, last_exit=last_exit)
+    assert watch.until_up(watch.before(), supervisor).instance_id == "x"
+    assert supervisor.done == ["start"]
+
+
+def test_a_job_that_was_taken_out_meanwhile_is_not_started(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, lambda url: Unhealthy("never asked"), Time().pace)
+    supervisor = job(tmp_path, loaded=None)
+    with pytest.raises(ServiceFailed, match="has not started"):
+        watch.until_up(watch.before(), supervisor)
+    assert supervisor.done == []
 
 
 def test_a_record_of_a_dead_process_is_no_instance(tmp_path: Path) -> None:
