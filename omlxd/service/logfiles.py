@@ -102,10 +102,23 @@ class RotatingLog(io.TextIOBase):
             self._open()
         if self._size and self._size + len(data) > self._rotation.most_bytes:
             self._rotate()
-        self._put(data)
-        if self.lost:
-            lost, self.lost, self._retry_at = self.lost, 0, None
-            self._put(b'{"event": "log_records_lost", "count": %d}\n' % lost)
+        before = self._size
+        try:
+            self._put(data)
+            if self.lost:
+                self._put(b'{"event": "log_records_lost", "count": %d}\n' % self.lost)
+        except OSError:
+            self._cut_to(before)
+            raise
+        self.lost, self._retry_at = 0, None
+
+    def _cut_to(self, size: int) -> None:
+        """Take back what a full disk took of a record; the fallback has it whole."""
+        assert self._file is not None
+        with contextlib.suppress(OSError):
+            # Not when another process has appended: what is torn then ends at the next opening.
+            if os.fstat(self._file.fileno()).st_size == self._size:
+                os.ftruncate(self._file.fileno(), size)
 
     def _put(self, data: bytes) -> None:
         assert self._file is not None
@@ -117,12 +130,15 @@ class RotatingLog(io.TextIOBase):
 
     def _open(self) -> None:
         make_private_folder(self._path.parent)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, PRIVATE_FILE)
         with contextlib.suppress(OSError):
             os.fchmod(descriptor, PRIVATE_FILE)
         self._file = io.FileIO(descriptor, "ab")
         self._size = os.fstat(descriptor).st_size
+        if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":
+            # Torn by a crash or a full disk: the next record gets a line of its own.
+            self._put(b"\n")
 
     def _is_current(self) -> bool:
         assert self._file is not None

@@ -2,7 +2,10 @@
 
 import io
 import os
+import resource
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import given
@@ -97,6 +100,45 @@ def test_a_full_disk_is_tried_again_later_and_the_loss_is_counted(tmp_path: Path
     assert (tmp_path / "a.log").read_text() == ('four\n{"event": "log_records_lost", "count": 3}\n')
     assert fallback.getvalue().count("cannot be written") == 1
     log.close()
+
+
+@contextmanager
+def full_at(size: int) -> Iterator[None]:
+    """A disk that takes ``size`` bytes of a file, and so a part of the record that goes over."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_a_full_disk_took_of_a_record_is_taken_back(tmp_path: Path) -> None:
+    fallback, time = io.StringIO(), Time()
+    log = small_log(tmp_path, fallback, time)
+    log.write("one\n")
+    with full_at(20):
+        log.write(LINE)
+    assert (tmp_path / "a.log").read_text() == "one\n"
+    assert fallback.getvalue().endswith(LINE), "all of it"
+    time.now += RETRY
+    with full_at(20):
+        log.write("two\n")
+    assert (tmp_path / "a.log").read_text() == "one\n", "with no room to count what was lost"
+    time.now += RETRY
+    log.write("three\n")
+    expected = 'one\nthree\n{"event": "log_records_lost", "count": 2}\n'
+    assert (tmp_path / "a.log").read_text() == expected
+    log.close()
+
+
+def test_a_record_that_a_crash_tore_does_not_swallow_the_next(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text('one\n{"n": 2, "te')
+    log = small_log(tmp_path)
+    log.write("three\n")
+    log.write("four\n")
+    log.close()
+    assert (tmp_path / "a.log").read_text() == 'one\n{"n": 2, "te\nthree\nfour\n'
 
 
 def test_without_any_place_to_write_nothing_is_raised(tmp_path: Path) -> None:
