@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from omlxd.errors import ModelBroken, ModelLoadFailed
 _JSON_LIMIT = 32 * 1024**2
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 """What may become part of a module's name: no dots, no separators."""
+
+_LAYER_COUNT = re.compile(r"n(um)?_(\w+_)?layers?")
+_ONE_A_LAYER = ("hybrid_override_pattern", "layer_types", "layers_block_type")
+_LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
+_LAYERS_OF_ANY_MODEL = 256
+"""So many are believed whatever the weights are; to build them takes about a second."""
+_SHARD = re.compile(r"(model.*)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +54,16 @@ def check_model_files(folder: Path) -> ModelFiles:
             file=str(folder),
         )
     _check_index(folder, weight_files)
-    return ModelFiles(folder, config, weight_files, sum(map(tensor_bytes, weight_files)))
+    tensors = [tensors_of(file) for file in weight_files]
+    if (claim := impossible_layers(config, chain.from_iterable(tensors))) is not None:
+        raise _broken(folder / "config.json", claim)
+    return ModelFiles(folder, config, weight_files, sum(sum(t.values()) for t in tensors))
 
 
-def tensor_bytes(file: Path) -> int:
-    """Bytes of all tensors in a safetensors file. Raises ModelBroken when it is not whole."""
+def tensors_of(file: Path) -> Mapping[str, int]:
+    """Name -> bytes. Raises ModelBroken when the file is not whole."""
     try:
-        return sum(read_weights(str(file), file.name).tensors.values())
+        return read_weights(str(file), file.name).tensors
     except BadFile as bad:
         raise _broken(file, bad.reason) from None
 
@@ -71,6 +82,32 @@ def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, 
             if name is not None and not (isinstance(name, str) and _MODULE_NAME.fullmatch(name)):
                 return key, name
     return None
+
+
+def impossible_layers(config: Mapping[str, Any], tensors: Iterable[str]) -> str | None:
+    """What is wrong with a config that claims far more layers than the names of the tensors have.
+
+    All that it claims would be built before the weights show that it lies.
+    """
+    key, claimed = max(_layers_claimed(config), key=lambda claim: claim[1], default=("", 0))
+    if claimed <= _LAYERS_OF_ANY_MODEL:
+        return None
+    numbers = {found[1] for name in tensors if (found := _LAYER_NUMBER.search(name))}
+    if claimed <= max(_LAYERS_OF_ANY_MODEL, len(numbers)):
+        return None
+    return f"claims {claimed} layers ({key}), and the weights have {len(numbers)}"
+
+
+def _layers_claimed(config: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
+    tables = [config]
+    while tables:
+        for key, value in tables.pop().items():
+            if isinstance(value, Mapping):
+                tables.append(value)
+            elif isinstance(value, int) and _LAYER_COUNT.fullmatch(key):
+                yield key, value
+            elif isinstance(value, str | list) and key in _ONE_A_LAYER:
+                yield key, len(value)
 
 
 def _check_index(folder: Path, weight_files: tuple[Path, ...]) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from omlxd.backend.model_files import first_bad_name, is_weight_file
+from omlxd.backend.model_files import first_bad_name, impossible_layers, is_weight_file
 from omlxd.backend.safetensors import (
     BadFile,
     Missing,
@@ -129,6 +129,8 @@ def inspect(model_id: str, folder: Folder, headers: HeaderCache) -> CatalogModel
     for file in files:
         # A tensor that several files hold is loaded once.
         tensors.update(file.tensors)
+    if (claim := impossible_layers(config, tensors)) is not None:
+        raise BadFile("config.json", claim)
     generation = folder.table("generation_config.json") if _has_generation(folder) else {}
     architectures = config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlxd.backend.model_files import check_model_files, tensor_bytes
+from omlxd.backend.model_files import check_model_files, tensors_of
 from omlxd.errors import ModelBroken, ModelLoadFailed
 
 
@@ -78,7 +78,7 @@ def test_a_git_lfs_pointer_is_named(folder: Path, name: str) -> None:
 )
 def test_a_header_of_nonsense_is_a_broken_file(tmp_path: Path, tensor: Any) -> None:
     with pytest.raises(ModelBroken, match="damaged header"):
-        tensor_bytes(write_weights(tmp_path / "model.safetensors", t=tensor))
+        tensors_of(write_weights(tmp_path / "model.safetensors", t=tensor))
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_a_header_that_lies_about_a_tensor_is_a_broken_file(tmp_path: Path, lie:
     """T61: shared bytes, a size that the bytes do not have, a type that does not exist."""
     file = write_weights(tmp_path / "model.safetensors", data=b"x" * 20, t=lie)
     with pytest.raises(ModelBroken, match=r"lying header|unknown type"):
-        tensor_bytes(file)
+        tensors_of(file)
 
 
 @pytest.mark.parametrize("shape", [[0], [5, 0], [0, 10**12]])
 def test_a_tensor_without_elements_is_no_lie(tmp_path: Path, shape: list[int]) -> None:
     empty = {"dtype": "F32", "shape": shape, "data_offsets": [16, 16]}
     file = write_weights(tmp_path / "model.safetensors", empty=empty)
-    assert tensor_bytes(file) == 16
+    assert sum(tensors_of(file).values()) == 16
 
 
 def test_a_header_that_is_no_table_is_a_broken_file(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes((2).to_bytes(8, "little") + b"[]")
     with pytest.raises(ModelBroken):
-        tensor_bytes(file)
+        tensors_of(file)
 
 
 def test_a_missing_shard_is_named(folder: Path) -> None:
@@ -155,3 +155,50 @@ def test_names_that_pick_modules_must_be_plain(folder: Path, name: str) -> None:
         write_json(folder / "tokenizer_config.json", {key: name})
         with pytest.raises(ModelLoadFailed, match=key):
             check_model_files(folder)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"num_hidden_layers": 20_000},
+        {"text_config": {"n_layer": 300}},
+        {"llm": {"part": {"num_kv_reuse_layers": 10**30}}},
+        {"hybrid_override_pattern": "M*" * 200},
+        {"layer_types": ["full_attention"] * 300},
+    ],
+)
+def test_a_config_that_claims_layers_without_weights_is_named(
+    folder: Path, claim: dict[str, Any]
+) -> None:
+    """T61"""
+    write_json(folder / "config.json", {"model_type": "llama", **claim})
+    with pytest.raises(ModelBroken, match=r"config\.json claims \d+ layers"):
+        check_model_files(folder)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"num_hidden_layers": 0},
+        {"num_hidden_layers": 256, "vision_config": {"num_hidden_layers": 64}},
+        {"num_hidden_layers": None, "num_layers": "many"},
+        {"max_window_layers": 10**9, "num_experts": 4096, "max_position_embeddings": 10**7},
+        {"quantization_config": {"ignored_layers": ["lm_head"] * 1000}},
+        json.loads('{"a":' * 900 + "{}" + "}" * 900),
+        {"moe_layers_enum": ",".join(map(str, range(1000)))},
+    ],
+)
+def test_what_real_configs_claim_is_believed(folder: Path, claim: dict[str, Any]) -> None:
+    write_json(folder / "config.json", {"model_type": "llama", **claim})
+    check_model_files(folder)
+
+
+def test_layers_that_the_weights_have_are_believed(folder: Path) -> None:
+    names = [f"model.layers.{n}.experts.{e}.w" for n in range(300) for e in range(2)]
+    empty = {"dtype": "U8", "shape": [0], "data_offsets": [16, 16]}
+    write_weights(folder / "model.safetensors", **dict.fromkeys(names, empty))
+    write_json(folder / "config.json", {"model_type": "llama", "num_hidden_layers": 300})
+    check_model_files(folder)
+    write_json(folder / "config.json", {"model_type": "llama", "num_hidden_layers": 301})
+    with pytest.raises(ModelBroken, match=r"claims 301 layers .*, and .* have 300"):
+        check_model_files(folder)

@@ -389,3 +389,11 @@ def test_the_type_of_most_weights_is_the_one_computed_in(tmp_path: Path) -> None
     ]:
         (folder / "model.safetensors").write_bytes(safetensors(tensors))
         assert scan(tmp_path).models[0].element_bytes == expected
+
+
+def test_a_config_that_claims_layers_without_weights_is_broken(tmp_path: Path) -> None:
+    """T61"""
+    make_model(tmp_path / "lie", config={"text_config": {"num_hidden_layers": 20_000}})
+    (broken,) = scan(tmp_path).broken
+    assert (broken.id, broken.file) == ("lie", "config.json")
+    assert broken.reason == "claims 20000 layers (num_hidden_layers), and the weights have 0"
