@@ -1,11 +1,11 @@
 """Who is next: the order of the models that wait for memory, and who must make room for them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready
-from omlxd.pool.record import ModelRecord
+from omlxd.pool.record import ModelRecord, Waiter
 
 
 def in_line(records: Iterable[ModelRecord]) -> list[ModelRecord]:
@@ -64,20 +64,31 @@ def making_room(
 
 
 def need_not_leave(records: Iterable[ModelRecord]) -> list[ModelRecord]:
-    """Models that make room for a request which is no longer the first for its model in line."""
+    """Models that leave for memory's sake, and were pinned meanwhile or make room for a request
+    which is no longer the first for its model in line."""
     known = list(records)
     first = {record.waiting[0] for record in in_line(known) if record.waiting}
-    return [
-        record
-        for record in known
-        if isinstance(record.state, Draining)
-        and record.state.reason is DrainReason.MAKE_ROOM
-        and record.makes_room_for not in first
-    ]
+    return [record for record in known if _need_not_leave(record, first)]
 
 
-def next_due(records: Iterable[ModelRecord]) -> float | None:
-    """The earliest time at which something happens to one of ``records`` by time alone."""
+def _need_not_leave(record: ModelRecord, first: Collection[Waiter]) -> bool:
+    # What somebody asked to be unloaded goes, whatever else it was to leave for.
+    if not isinstance(record.state, Draining) or record.unloaded:
+        return False
+    match record.state.reason:
+        case DrainReason.MAKE_ROOM:
+            return record.pinned or record.makes_room_for not in first
+        case DrainReason.PRESSURE:
+            return record.pinned
+        case _:
+            return False
+
+
+def next_due(records: Iterable[ModelRecord], idle_timeout: float | None) -> float | None:
+    """The earliest time at which something happens to one of ``records`` by time alone.
+
+    ``idle_timeout`` is that of models without one of their own.
+    """
     due = math.inf
     for record in records:
         if not isinstance(record.state, Loading):
@@ -88,6 +99,8 @@ def next_due(records: Iterable[ModelRecord]) -> float | None:
                 due = min(due, deadline)
             case Failed(retry_at=retry_at) if record.wanted:
                 due = min(due, retry_at)
+            case Ready():
+                due = min(due, record.idle_ends(idle_timeout))
             case _:
                 pass
     return None if due == math.inf else due

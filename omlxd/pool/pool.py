@@ -1,7 +1,6 @@
 """The engine pool: which models are in memory, who uses them, and who waits for them."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -213,7 +212,10 @@ class EnginePool:
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         """All models, the broken ones too, by id."""
-        return statuses(self._residency, self._catalog, self._book, self._sizes, self._ports)
+        timeout = self._options.idle_timeout
+        return statuses(
+            self._residency, self._catalog, self._book, self._sizes, self._ports, timeout
+        )
 
     def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit:
         """Would it fit with ``concurrency`` requests of ``context`` tokens (both at least 1)?
@@ -242,13 +244,6 @@ class EnginePool:
 
     def check_idle(self) -> None:
         """After each tick of the guard: idle timeouts, and the loads that wait for its look."""
-        now = self._ports.clock()
-        for record in list(self._residency.records.values()):
-            timeout = self._book.idle_timeout(record.id)
-            if timeout is None or record.pinned or not isinstance(record.state, Ready):
-                continue
-            if not record.busy and now - record.idle_since >= timeout:
-                self._residency.drain(record, DrainReason.IDLE, math.inf)
         self._tokenizers.retain(
             r.model.fingerprint
             for r in self._residency.records.values()

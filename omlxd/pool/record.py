@@ -81,6 +81,8 @@ class ModelRecord:
     """Makes the error of the load in progress once the guard has asked for its end."""
     stopped_at: float = -math.inf
     """When the guard last stopped its load."""
+    watched: str | None = None
+    """What a guard that acts would have done about its load, where it only watched."""
     evicted_for: bool = False
     """Others were unloaded to make room for it, so readings may still show them."""
     makes_room_for: Waiter | None = None
@@ -120,6 +122,17 @@ class ModelRecord:
     def has_room(self) -> bool:
         most = self.settings.max_concurrent_requests
         return most is None or len(self.leases) < most
+
+    def idle_ends(self, timeout: float | None) -> float:
+        """When it is to leave memory because nobody uses it; infinite where that is never.
+
+        ``timeout`` holds where it has none of its own; None: none.
+        """
+        own = self.settings.idle_timeout
+        limit = timeout if own is None else own
+        if limit is None or self.pinned or self.busy or not isinstance(self.state, Ready):
+            return math.inf
+        return self.idle_since + limit
 
     def happen(self, event: Event) -> None:
         """Raises IllegalStep, and changes nothing then."""

@@ -134,7 +134,7 @@ class Residency:
         self._patience = math.inf
         self._keep_what_need_not_leave(now)
         self._serve_line(now)
-        due = next_due(self.records.values())
+        due = next_due(self.records.values(), self._options.idle_timeout)
         soonest = min(math.inf if due is None else due, self._patience)
         self._alarm.set(None if soonest == math.inf else soonest)
 
@@ -166,8 +166,10 @@ class Residency:
         if record.gone or record.replacement is not None:
             record.preload = record.pinned and not record.gone
             self.drain(record, DrainReason.VANISHED, now + self._options.drain_deadline)
-        else:
-            self.leases.grant(record)
+            return
+        self.leases.grant(record)
+        if record.idle_ends(self._options.idle_timeout) <= now:
+            self.drain(record, DrainReason.IDLE, math.inf)
 
     def _rest(self, record: ModelRecord, now: float) -> None:
         self._follow_disk(record)
@@ -203,16 +205,18 @@ class Residency:
         line = in_line(self.records.values())
         for place, record in enumerate(line):
             if not self._serve(record, now):
-                # Strictly in order: who comes later never overtakes.
-                self._refuse_in_vain(line[place + 1 :], now)
+                self._hold_back(line[place + 1 :], record, now)
                 break
 
-    def _refuse_in_vain(self, line: Sequence[ModelRecord], now: float) -> None:
-        """What can never fit need not wait for its turn to hear so."""
+    def _hold_back(self, line: Sequence[ModelRecord], head: ModelRecord, now: float) -> None:
+        """Strictly in order: who comes later never overtakes. But what can never fit need not
+        wait for its turn to hear so."""
         for record in line:
             plan = self._plan(record)
             if isinstance(plan, Refuse) and plan.kind is RefusalKind.MODEL_TOO_LARGE:
                 self._refuse(record, plan, now)
+            else:
+                record.happen(Postponed(f"waits behind {head.id}"))
 
     def _plan(self, record: ModelRecord) -> LoadPlan:
         records = tuple(self.records.values())
@@ -231,8 +235,8 @@ class Residency:
         """True when ``record`` has left the line."""
         plan = self._plan(record)
         match plan:
-            case Admit(reserve=reserve):
-                self.device.load(record, reserve, now)
+            case Admit():
+                self.device.load(record, plan, now)
                 return True
             case Refuse():
                 return self._refuse(record, plan, now)
@@ -255,15 +259,12 @@ class Residency:
             return False
         self.fail_waiting(record, lambda: refused(record, plan))
         if record.preload:
-            self._postpone_preload(record, refused(record, plan), now)
+            record.failures += 1
+            pause = pause_after(record.failures, self._options)
+            record.happen(LoadFailed(refused(record, plan), now + pause, record.failures))
         else:
             record.happen(GivenUp())
         return True
-
-    def _postpone_preload(self, record: ModelRecord, error: OmlxdError, now: float) -> None:
-        record.failures += 1
-        pause = pause_after(record.failures, self._options)
-        record.happen(LoadFailed(error, now + pause, record.failures))
 
     def _make_room(self, record: ModelRecord, victims: tuple[str, ...], now: float) -> None:
         present = [self.records[name] for name in victims]
@@ -276,7 +277,7 @@ class Residency:
             self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
 
     def _keep_what_need_not_leave(self, now: float) -> None:
-        """The request that a drain was for is served or gone: the next one waits anew."""
+        """Pinned, or the request that a drain was for is served or gone: the next waits anew."""
         for record in need_not_leave(self.records.values()):
             record.happen(Kept())
             record.ready_at = now

@@ -65,10 +65,6 @@ class SettingsBook:
         elif "default" in changes and self._default == model_id:
             self._default = None
 
-    def idle_timeout(self, model_id: str) -> float | None:
-        own = self.of(model_id).idle_timeout
-        return self._options.idle_timeout if own is None else own
-
     def aliases(self, ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The ids behind each alias."""
         table: dict[str, tuple[str, ...]] = {}

@@ -1,5 +1,6 @@
 """What ``/status`` says about one model: plain data, no paths."""
 
+import math
 from dataclasses import dataclass, replace
 
 from omlxd.pool.catalog import BrokenModel, Catalog, ModelKind
@@ -84,14 +85,14 @@ def statuses(
     book: SettingsBook,
     sizes: SizeBook,
     ports: PoolPorts,
+    idle_timeout: float | None,
 ) -> tuple[ModelStatus, ...]:
-    """All models, the broken ones too, by id."""
+    """All models, the broken ones too, by id; ``idle_timeout`` as for ``record.idle_ends``."""
     places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
     now = ports.clock()
     known = []
     for record in residency.records.values():
         residency.device.note_progress(record)
-        idle_for = now - record.idle_since
         status = _of_record(record, now)
         activity = None if record.facts is None else ports.engine.view(record.id)
         stepped_at = None if activity is None else activity.last_step_at
@@ -103,18 +104,17 @@ def statuses(
                 measured_bytes=sizes.measured(record.model),
                 cache_bytes=None if activity is None else activity.cache_bytes,
                 since_step=None if stepped_at is None else max(0.0, now - stepped_at),
-                unload_in=_unload_in(record, book.idle_timeout(record.id), idle_for),
+                unload_in=_unload_in(record, idle_timeout, now),
             )
         )
     broken = [of_broken(b) for b in catalog.broken.values() if b.id not in residency.records]
     return tuple(sorted([*known, *broken], key=lambda status: status.id))
 
 
-def _unload_in(record: ModelRecord, timeout: float | None, idle_for: float) -> float | None:
+def _unload_in(record: ModelRecord, timeout: float | None, now: float) -> float | None:
     """Seconds until its idle timeout; None while it is in use or has none."""
-    if timeout is None or record.pinned or record.busy or not isinstance(record.state, Ready):
-        return None
-    return max(0.0, timeout - idle_for)
+    ends = record.idle_ends(timeout)
+    return None if ends == math.inf else max(0.0, ends - now)
 
 
 def _of_record(record: ModelRecord, now: float) -> ModelStatus:
@@ -135,20 +135,22 @@ def _of_record(record: ModelRecord, now: float) -> ModelStatus:
         leases=len(record.leases),
         waiting=len(record.waiting),
         idle_seconds=None if used is None else max(0.0, now - used),
-        detail=_detail(record.state),
+        detail=_detail(record),
         problem=_problem(record.state, now),
     )
 
 
-def _detail(state: State) -> str | None:
-    match state:
+def _detail(record: ModelRecord) -> str | None:
+    match state := record.state:
         case Queued():
             return state.reason
         case Draining() | Unloading():
             return state.reason.value
         case Loading(cancelling=True):
             return "being cancelled"
-        case Absent() | Loading() | Ready() | Failed():
+        case Loading() | Ready():
+            return record.watched
+        case Absent() | Failed():
             return None
 
 

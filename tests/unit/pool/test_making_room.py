@@ -1,6 +1,9 @@
 """Models in use that must make room: whom they wait for, and when they need not leave after all."""
 
+import asyncio
+
 from omlxd.errors import MemoryPressure
+from omlxd.policy.actions import MarkPendingUnload
 from omlxd.pool.options import ModelSettings, PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
 
@@ -134,3 +137,50 @@ async def test_a_model_that_becomes_idle_makes_room_in_place_of_one_in_use() -> 
     assert house.state("a") == "ready"
     await using_a.done()
     await waiting.done()
+
+
+async def test_a_pin_keeps_a_model_that_was_about_to_make_room() -> None:
+    house = House(
+        a_model("one", size=60 * MiB),
+        a_model("three", size=60 * MiB),
+        a_model("two", size=60 * MiB),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(drain_after=30.0),
+    )
+    using_one = house.use("one", "1")
+    await house.time.pass_by(1)
+    using_three = house.use("three", "2")
+    await settle()
+    waiting = house.use("two", "3")
+    await house.time.pass_by(30)
+    assert (house.state("one"), house.state("three")) == ("draining", "ready")
+    await house.pool.change_settings("one", {"pinned": True})
+    assert house.state("one") == "ready"
+    await house.time.pass_by(30)
+    assert (house.state("one"), house.state("three")) == ("ready", "draining")
+    await using_one.done()
+    await settle()
+    assert house.state("one") == "ready"
+    await using_three.done()
+    await settle()
+    assert waiting.lease is not None
+    assert house.engine.resident == {"one", "two"}
+    await waiting.done()
+
+
+async def test_a_pin_keeps_a_model_that_the_guard_wants_gone_and_not_one_asked_to_go() -> None:
+    house = House(a_model("m"), options=PoolOptions(drain_deadline=60.0))
+    using = house.use("m", "1")
+    await settle()
+    await house.pool.apply(MarkPendingUnload("m"))
+    assert house.state("m") == "draining"
+    await house.pool.change_settings("m", {"pinned": True})
+    assert house.state("m") == "ready"
+    await house.pool.change_settings("m", {"pinned": False})
+    await house.pool.apply(MarkPendingUnload("m"))
+    unloading = asyncio.create_task(house.pool.unload("m"))
+    await settle()
+    await house.pool.change_settings("m", {"pinned": True})
+    assert house.state("m") == "draining"
+    await using.done()
+    assert await unloading > 0

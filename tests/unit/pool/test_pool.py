@@ -369,6 +369,26 @@ async def test_an_idle_model_is_unloaded_after_its_timeout() -> None:
     assert (house.state("short"), house.state("long")) == ("absent", "ready")
 
 
+async def test_an_idle_timeout_needs_nobody_to_look() -> None:
+    """The guard may be off, or look rarely."""
+    options = PoolOptions(idle_timeout=100.0)
+    house = House(a_model("a"), a_model("b"), options=options)
+    await house.pool.load("a")
+    await house.time.pass_by(50)
+    use = house.use("b")
+    await house.time.pass_by(49)
+    assert house.state("a") == "ready"
+    await house.time.pass_by(1)
+    assert (house.state("a"), house.state("b")) == ("absent", "ready")
+    await house.time.pass_by(100)
+    await use.done()
+    await house.pool.change_settings("b", {"idle_timeout": 3})
+    await house.time.pass_by(2.5)
+    assert (house.state("b"), house.status("b").unload_in) == ("ready", 0.5)
+    await house.time.pass_by(0.5)
+    assert house.state("b") == "absent"
+
+
 async def test_a_pinned_model_stays_and_is_loaded_at_start() -> None:
     options = PoolOptions(idle_timeout=1.0, settings={"m": ModelSettings(pinned=True)})
     house = House(a_model("m"), options=options, auto=False)

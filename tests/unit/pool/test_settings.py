@@ -26,11 +26,11 @@ def test_a_change_lies_over_the_configuration_and_null_takes_it_away() -> None:
     settings = book(m=ModelSettings(temperature=0.5, top_p=0.9))
     settings.change("m", {"temperature": 1, "idle_timeout": 5}, IDS)
     assert (settings.of("m").temperature, settings.of("m").top_p) == (1.0, 0.9)
-    assert settings.idle_timeout("m") == 5.0
+    assert settings.of("m").idle_timeout == 5.0
     assert settings.origin("m") == {"temperature": "api", "top_p": "file", "idle_timeout": "api"}
     settings.change("m", {"temperature": None, "idle_timeout": None}, IDS)
     assert settings.of("m").temperature == 0.5
-    assert settings.idle_timeout("m") == 60.0
+    assert settings.of("m").idle_timeout is None
 
 
 @pytest.mark.parametrize(
