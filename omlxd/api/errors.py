@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from omlxd import errors
 
@@ -29,6 +30,7 @@ class Meaning:
     retry: bool | None = None
 
 
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _INVALID: Final = Meaning(400, "invalid_request_error")
 _MISSING: Final = Meaning(404, "invalid_request_error")
 _UNAVAILABLE: Final = Meaning(503, "service_unavailable")
@@ -143,6 +145,8 @@ def install(app: FastAPI) -> None:
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            return _method_refused(request)
         return error_response(_from_http(request, error), error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
@@ -160,12 +164,22 @@ def _from_http(request: Request, error: HTTPException) -> errors.OmlxdError:
         if path.startswith("/v1/v1/"):
             hint = " The path has /v1 twice: give the client a base URL without /v1, or drop one."
         return errors.NotFound(f"There is nothing at {request.method} {path}.{hint}")
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
-        return errors.MethodNotAllowed(f"{path} answers {allowed or 'other methods'} only.")
     return errors.InvalidRequest(
         "The request body could not be read as JSON: it must be UTF-8 and not nested too deeply."
     )
+
+
+def _method_refused(request: Request) -> Response:
+    """The framework names the methods of one route; a path may have several."""
+    scope, routes = request.scope, request.app.routes
+    known = [
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    allowed = ", ".join(known)
+    refused = errors.MethodNotAllowed(f"{request.url.path} answers {allowed} only.")
+    return error_response(refused, {"allow": allowed})
 
 
 _REMEDIES: Final[Mapping[str, str]] = {

@@ -58,11 +58,24 @@ async def test_a_doubled_v1_is_explained(world: World, path: str) -> None:
     assert "/v1 twice" in call.error["message"]
 
 
-async def test_a_wrong_method_says_which_are_right(world: World) -> None:
-    call = await get(world.app, CHAT).end()
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", CHAT, "POST"),
+        ("DELETE", "/health", "GET, HEAD"),
+        ("DELETE", "/v1/models/tiny", "GET, PATCH"),
+        ("DELETE", "/v1/models/org/tiny", "GET, PATCH"),
+        ("PUT", "/openapi.json", "GET, HEAD"),
+        ("TRACE", "/health", "GET, HEAD"),
+    ],
+)
+async def test_a_wrong_method_says_which_are_right(
+    world: World, method: str, path: str, allowed: str
+) -> None:
+    call = await Call(world.app, method, path).end()
     assert (call.status, call.error["code"]) == (405, "method_not_allowed")
-    assert call.headers["allow"] == "POST"
-    assert "POST" in call.error["message"]
+    assert call.headers["allow"] == allowed
+    assert f"answers {allowed} only" in call.error["message"]
 
 
 @pytest.mark.parametrize(
