@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import httpx
+
+from omlxd.cli.client import address_of, key_for, read_instance
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".home"
@@ -48,14 +50,23 @@ def make_model() -> None:
         raise CannotGoOn("the model could not be made; the reason is above")
 
 
-def get(url: str, timeout: float) -> httpx.Response:
-    return httpx.get(url, timeout=timeout, trust_env=False)  # no proxy is meant for this machine
+def headers_for(url: str) -> dict[str, str]:
+    """The API key: OMLXD_KEY, else what the daemon of this clone left, if that is the one there."""
+    state = HOME / "state"
+    ours = address_of(read_instance(state) or {}) == url
+    key = key_for(state, os.environ) if ours else os.environ.get("OMLXD_KEY", "").strip()
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def get(url: str, timeout: float, headers: Mapping[str, str]) -> httpx.Response:
+    # No proxy is meant for this machine.
+    return httpx.get(url, headers=headers, timeout=timeout, trust_env=False)
 
 
 def runs_at(url: str) -> bool:
     """Whether omlxd answers there: False where nothing listens, an error for another program."""
     try:
-        health = get(f"{url}/health", 5).json()
+        health = get(f"{url}/health", 5, {}).json()
     except httpx.ConnectError:
         return False
     except (httpx.HTTPError, ValueError):
@@ -101,7 +112,11 @@ def wait_until_ready(url: str, child: "subprocess.Popen[bytes] | None") -> None:
         if child is not None and child.poll() is not None:
             raise CannotGoOn(f"the daemon ended with {child.returncode}; its log:\n{log_tail()}")
         try:
-            if get(f"{url}/ready", 2).status_code == 200:
+            headers = headers_for(url)
+            ready = get(f"{url}/ready", 2, headers)
+            # A daemon that listens early may have made its key after the question was sent.
+            if ready.status_code != 503 and headers == headers_for(url):
+                answer(ready)
                 return
         except httpx.HTTPError:
             pass  # not yet
@@ -134,22 +149,13 @@ def load(client: httpx.Client, model: str) -> None:
     say(f"loading {model}")
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(client.post, f"/v1/models/{model}/load", json={}, timeout=600)
-        while not settled(loading):
+        while not wait([loading], timeout=1).done:
             entry = status_of(client, model)
             done = entry.get("progress")
             share = None if done is None else f"{done:.0%}"
-            print(
-                "   ", *filter(None, (entry.get("state"), share, entry.get("detail"))), flush=True
-            )
+            told = filter(None, (entry.get("state"), share, entry.get("detail")))
+            print("   ", *told, flush=True)
         answer(loading.result())
-
-
-def settled(loading: "Future[httpx.Response]") -> bool:
-    try:
-        loading.exception(timeout=1)
-    except TimeoutError:
-        return False
-    return True
 
 
 def status_of(client: httpx.Client, model: str) -> dict[str, Any]:
@@ -211,17 +217,22 @@ def chunks(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             yield chunk
 
 
-def say_how_to_go_on(url: str, model: str) -> None:
+def say_how_to_go_on(url: str, model: str, *, keyed: bool) -> None:
+    key, header = "none", ""
+    if keyed:
+        key, header = "KEY", " -H 'authorization: Bearer KEY'"
+        command = f"OMLXD_HOME='{HOME}' {sys.executable} -m omlxd key add NAME"
+        print(f"\nThe server asks for an API key. This makes one:\n\n    {command}")
     print(f"""
 The server speaks OpenAI's protocol at {url}/v1. From another terminal:
 
-    curl {url}/v1/chat/completions -H 'content-type: application/json' -d \\
+    curl {url}/v1/chat/completions{header} -H 'content-type: application/json' -d \\
       '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 
 or with OpenAI's Python SDK (pip install openai):
 
     from openai import OpenAI
-    client = OpenAI(base_url="{url}/v1", api_key="none")
+    client = OpenAI(base_url="{url}/v1", api_key="{key}")
     messages = [{{"role": "user", "content": "Hello!"}}]
     print(client.chat.completions.create(model="{model}", messages=messages))
 
@@ -229,11 +240,13 @@ What it is doing, and where it looks for models: {url}/status""")
 
 
 def talk(url: str) -> None:
-    with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+    with httpx.Client(
+        base_url=url, headers=headers_for(url), timeout=30, trust_env=False
+    ) as client:
         model = choose_model(client)
         load(client, model)
         ask(client, model)
-    say_how_to_go_on(url, model)
+    say_how_to_go_on(url, model, keyed=get(f"{url}/ready", 5, {}).status_code == 401)
 
 
 def quickstart(port: int, *, once: bool) -> None:
