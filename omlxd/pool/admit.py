@@ -72,6 +72,9 @@ class MemoryAdmission:
             weights = record.facts.weights_bytes
         beside = beside_weights(model, ask.context, ask.concurrency)
         work = 0 if beside.footprint is None else beside.footprint.bytes
+        if record.facts is None:
+            # Its load would be given room for a first prompt, however little is asked for here.
+            work = max(work, load_need(model, self._sizes).headroom_bytes)
         need = LoadNeed(record.id, weights_bytes=weights, headroom_bytes=work)
         tiers: Mapping[Tier, TierFit] = {}
         if memory is not None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlxd.errors import InvalidRequest, ModelNotFound
+from omlxd.errors import InvalidRequest, ModelNotFound, ModelTooLarge
 from omlxd.policy.readings import MemoryReading
 from omlxd.policy.tiers import Tier
 from omlxd.pool.estimate import beside_weights, load_need
@@ -12,7 +12,7 @@ from omlxd.pool.fit import Verdict
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.sizes import SizeBook
 from omlxd.units import GiB
-from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
+from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, ceilings, settle
 
 LLAMA = {
     "model_type": "llama",
@@ -56,7 +56,7 @@ def test_an_unknown_shape_gets_a_share_and_says_why() -> None:
 
 async def test_what_fits_now_after_evictions_and_never() -> None:
     house = House(
-        a_llama("small", size=20 * MiB),
+        a_llama("small", size=5 * MiB),
         a_llama("large", size=100 * MiB),
         a_llama("medium", size=90 * MiB),
         a_llama("huge", size=500 * MiB),
@@ -88,6 +88,34 @@ async def test_pinned_models_and_other_programs_are_in_the_way_now() -> None:
     fit = house.pool.fit("other", context=128, concurrency=1).tiers[Tier.BALANCED]
     assert fit.verdict is Verdict.NOT_NOW
     assert "pinned" in (fit.remedy or "")
+
+
+async def test_a_short_context_is_given_no_better_verdict_than_its_load() -> None:
+    """A load has room for a first prompt, however short the ones to come."""
+    model = a_llama("m")
+    alone = load_need(model, SizeBook())
+    work = beside_weights(model, 100).footprint
+    assert work is not None
+    assert work.bytes < alone.headroom_bytes
+    between = alone.weights_bytes + (work.bytes + alone.headroom_bytes) // 2
+    house = House(model, a_model("odd"), machine=FakeMachine(int(between / 0.95)))
+    fit = house.pool.fit("m", context=100, concurrency=1)
+    assert fit.tiers[Tier.BALANCED].verdict is Verdict.NEVER
+    assert fit.kv_bytes == work.kv
+    with pytest.raises(ModelTooLarge):
+        await house.pool.load("m")
+
+
+async def test_what_is_in_memory_needs_no_room_for_a_load() -> None:
+    model = a_llama("m")
+    machine = FakeMachine(160 * MiB)
+    house = House(model, machine=machine)
+    await house.pool.load("m")
+    work = beside_weights(model, 100).footprint
+    assert work is not None
+    machine.ceilings = ceilings(int((100 * MiB + 2 * work.bytes) / 0.9))
+    fit = house.pool.fit("m", context=100, concurrency=1)
+    assert fit.tiers[Tier.BALANCED].verdict is Verdict.NOW
 
 
 async def test_a_loaded_models_weights_are_not_needed_twice() -> None:
