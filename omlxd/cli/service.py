@@ -55,7 +55,7 @@ def add_arguments(commands: Any) -> None:
     logs.add_argument(
         "--stderr",
         action="store_true",
-        help="what launchd caught instead: start-up errors and native crashes",
+        help="what launchd or systemd caught instead: start-up errors and native crashes",
     )
     parser.set_defaults(run=run)
 
@@ -106,8 +106,8 @@ def _verb(verbs: Any, name: str, help: str) -> argparse.ArgumentParser:
 
 def _install(context: "Context") -> int:
     from omlxd import __version__
+    from omlxd.cli.service_text import not_carried
     from omlxd.service import install, machine
-    from omlxd.service.job import left_behind
 
     arguments = context.arguments
     job = context.job()
@@ -136,12 +136,8 @@ def _install(context: "Context") -> int:
     print(f"  logs        {context.places.logs}")
     if supervisor.note:
         print(supervisor.note)
-    unseen = left_behind(context.environ)
-    if unseen:
-        print(
-            f"The service does not see these settings of this shell: {', '.join(unseen)}. "
-            "Put them into the configuration file."
-        )
+    for line in not_carried(context.environ):
+        print(line)
     return 0
 
 

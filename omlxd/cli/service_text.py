@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from omlxd.config.places import Places, absolute, places
-from omlxd.errors import ServiceFailed
+from omlxd.errors import ConfigError, ServiceFailed
 from omlxd.service import health, interpreter, machine, remembered
 from omlxd.service.control import ServiceStatus, is_job
 from omlxd.service.definition import Written
 from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.interpreter import Interpreter
-from omlxd.service.job import Account, JobSpec, carried_environment
+from omlxd.service.job import Account, JobSpec, carried_environment, is_odd, with_secrets
 from omlxd.service.machine import Machine
 from omlxd.service.supervisor import Supervisor
 from omlxd.service.uninstall import Belongings
@@ -57,7 +57,7 @@ class Context:
             state=self.places.state,
             logs=self.places.logs,
             home=self.home,
-            environment=carried_environment(self.environ),
+            environment=carried_environment(self.environ, linux=self.machine.platform == "linux"),
             account=account,
         )
 
@@ -115,7 +115,7 @@ class Context:
 def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Machine) -> Context:
     """From flags and environment; what they leave open is as the installed service has it.
 
-    Raises ConfigError for a home (``~``) of nobody.
+    Raises ConfigError for a home (``~``) of nobody, and for a path with control characters.
     """
     home = _path(arguments.home or environ.get("OMLXD_HOME"))
     config = _path(arguments.config or environ.get("OMLXD_CONFIG"))
@@ -138,7 +138,28 @@ def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Mac
 
 
 def _path(named: str | None) -> Path | None:
+    if named and is_odd(named):
+        raise ConfigError([f"{named!r}: a path with a character that cannot be used here"])
     return absolute(Path(named)) if named else None
+
+
+def not_carried(environ: Mapping[str, str]) -> list[str]:
+    """What a person must know who relies on the settings of this shell."""
+    # Late: every command but ``install`` does without all the options.
+    from omlxd.config.load import variables
+
+    lines = []
+    if options := sorted(variables(environ)[0].values()):
+        lines.append(
+            f"The service does not see these settings of this shell: {', '.join(options)}. "
+            "Put them into the configuration file."
+        )
+    if secrets := with_secrets(environ):
+        lines.append(
+            "The service goes without these settings, since everybody may read its definition and "
+            f"their address may hold a password or a token: {', '.join(secrets)}."
+        )
+    return lines
 
 
 def is_healthy(status: ServiceStatus) -> bool:

@@ -89,15 +89,15 @@ def load(
     table, mistakes = _read_file(found.config_file, required=required)
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, Origin] = {}
-    variables, strange = _variables(environ)
+    named, strange = variables(environ)
     layers = (
         (Origin.FILE, _sections_of_file(table, found.config_file, mistakes)),
-        (Origin.ENVIRONMENT, _sections({o: environ[name] for o, name in variables.items()})),
+        (Origin.ENVIRONMENT, _sections({o: environ[name] for o, name in named.items()})),
         (Origin.FLAG, _sections(flags)),
     )
     names = {
         Origin.FILE: lambda option: f"{found.config_file}: {option}",
-        Origin.ENVIRONMENT: lambda option: variables[option],
+        Origin.ENVIRONMENT: lambda option: named[option],
         Origin.FLAG: lambda option: FLAGS.get(option, option),
     }
     for origin, sections in layers:
@@ -154,7 +154,7 @@ def _sections_of_file(
     return sections
 
 
-def _variables(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def variables(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Option -> the variable that sets it, and those of the prefix that set nothing.
 
     ``OMLXD_SERVER_PORT`` is ``server.port``, and so is ``OMLXD_PORT`` where that is not set.

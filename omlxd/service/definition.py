@@ -94,7 +94,7 @@ def _unit(definition: bytes) -> Mapping[str, Any] | None:
     """Our own unit file, under the names of a plist."""
     keys: dict[str, Any] = {"EnvironmentVariables": {}}
     try:
-        for line in definition.decode().splitlines():
+        for line in definition.decode().split("\n"):
             name, _, value = line.partition("=")
             match name:
                 case "ExecStart":

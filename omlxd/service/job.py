@@ -9,21 +9,23 @@ from pathlib import Path
 from omlxd.errors import ServiceFailed
 from omlxd.service.names import STDERR, STDOUT
 
-CARRIED = (
+FOLDERS = (
     "HF_HOME",
     "HF_HUB_CACHE",
-    "HF_HUB_OFFLINE",
-    "HF_HUB_DISABLE_TELEMETRY",
-    "HF_HUB_DISABLE_XET",
-    "HF_ENDPOINT",
     "XDG_CACHE_HOME",
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
     "XDG_STATE_HOME",
 )
+CARRIED = (
+    *FOLDERS,
+    *("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET"),
+)
 """Settings of the installing shell that the service needs to find the same files. No tokens."""
 
-_CREDENTIALS_IN_URL = re.compile(r"://[^/]*@")
+_SECRET_IN_URL = re.compile(r"://([^/]*@|.*[?#])")
+_ODD = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_OPENBLAS = re.compile(r"/(.*/)?libopenblas[^/]*\.so[^/]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +73,40 @@ def arguments(job: JobSpec) -> list[str]:
     return command if job.home is None else [*command, "--home", str(job.home)]
 
 
-def carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of ``environ`` that goes into the job's definition, which everybody may read."""
-    return {
-        name: value
+def carried_environment(environ: Mapping[str, str], *, linux: bool = False) -> dict[str, str]:
+    """The part of ``environ`` that goes into the job's definition, which everybody may read.
+
+    ``linux``: OpenBLAS as well, where LD_PRELOAD puts it before the slow BLAS of MLX's CPU build.
+    """
+    left_out = with_secrets(environ)
+    carried = {
+        name: _absolute(value) if name in FOLDERS else value
         for name in CARRIED
-        if (value := environ.get(name)) and not _CREDENTIALS_IN_URL.search(value)
+        if (value := environ.get(name)) and name not in left_out
     }
+    preload = re.split("[: ]", environ.get("LD_PRELOAD", "") if linux else "")
+    blas = ":".join(file for file in preload if _OPENBLAS.fullmatch(file))
+    return {**carried, "LD_PRELOAD": blas} if blas else carried
 
 
-def left_behind(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Our own settings in ``environ`` that the service will not see."""
-    known = {"OMLXD_HOME", "OMLXD_CONFIG"}
-    return tuple(sorted(n for n in environ if n.startswith("OMLXD_") and n not in known))
+def with_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The settings that are not carried, since their address may hold a password or a token."""
+    return tuple(name for name in CARRIED if _SECRET_IN_URL.search(environ.get(name, "")))
+
+
+def _absolute(folder: str) -> str:
+    """``folder`` as this shell means it; a ``~`` that is nobody's home stays, to be refused."""
+    folder = os.path.expanduser(folder)
+    return folder if folder.startswith("~") else os.path.abspath(folder)
+
+
+def is_odd(text: str) -> bool:
+    """Whether a definition cannot hold it: control characters, and bytes that are no UTF-8."""
+    return _ODD.search(text) is not None
 
 
 def check(job: JobSpec) -> None:
-    """Raises ServiceFailed naming the first path that a supervisor could not use."""
+    """Raises ServiceFailed naming the first path or setting that a supervisor could not use."""
     paths = {
         "the interpreter": job.interpreter,
         "the configuration file": str(job.config_file),
@@ -95,11 +114,14 @@ def check(job: JobSpec) -> None:
         "the log folder": str(job.logs),
         "the home folder": str(job.home or "/"),
     }
-    for name, path in paths.items():
+    folders = {name: job.environment[name] for name in FOLDERS if name in job.environment}
+    for name, text in {**paths, **job.environment}.items():
+        if is_odd(text):
+            raise ServiceFailed(f"{name} has a character that cannot be used here: {text!r}")
+    for name, path in {**paths, **folders}.items():
         if not path.startswith("/"):
             raise ServiceFailed(f"{name} must be an absolute path, not {path!r}")
-        if any(ord(character) < 32 for character in path):
-            raise ServiceFailed(f"{name} has a control character in its path: {path!r}")
+    for name, path in paths.items():
         if any(place.startswith("/Volumes/") for place in (path, os.path.realpath(path))):
             raise ServiceFailed(
                 f"{name} is on an external volume ({path}). It may be absent at login, and macOS "

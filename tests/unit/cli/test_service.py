@@ -132,6 +132,12 @@ def test_a_home_of_nobody_is_a_mistake(here: Machine) -> None:
         asked(here, "status", "--home", "~no_such_user/x")
 
 
+def test_a_path_that_cannot_be_printed_is_a_mistake(here: Machine) -> None:
+    for path in ("/a\nb", "/not utf-8 \udcff"):
+        with pytest.raises(ConfigError, match="character that cannot be used"):
+            asked(here, "status", "--home", path)
+
+
 def test_a_data_folder_of_another_account_is_a_message(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: Machine
 ) -> None:

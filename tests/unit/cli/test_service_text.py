@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.cli.service_text import as_text, is_healthy
+from omlxd.cli.service_text import as_text, is_healthy, not_carried
 from omlxd.service.control import ServiceStatus
 from omlxd.service.health import Healthy
 from omlxd.service.single_instance import InstanceRecord
@@ -62,3 +62,13 @@ def test_a_daemon_started_by_hand_is_not_the_healthy_service(job: JobView) -> No
 def test_what_the_supervisor_does_not_say_speaks_against_nothing() -> None:
     """Over SSH ``launchctl list`` sees another session."""
     assert is_healthy(replace(STATUS, job=JobView(loaded=True, pid=None, last_exit=None)))
+
+
+def test_only_what_the_service_would_have_used_is_said_to_be_missing() -> None:
+    tools = {f"OMLXD_{name}": "x" for name in ("ENV", "HOME", "KEY", "MLX", "PYTHON", "URL")}
+    assert not_carried(tools | {"HF_ENDPOINT": "https://mirror.example"}) == []
+    options, secrets = not_carried(
+        {"OMLXD_SERVER_PORT": "1", "OMLXD_LOG_LEVEL": "info", "HF_ENDPOINT": "https://h/?token=t"}
+    )
+    assert "of this shell: OMLXD_LOG_LEVEL, OMLXD_SERVER_PORT. Put them" in options
+    assert secrets.endswith("a token: HF_ENDPOINT.")

@@ -11,7 +11,7 @@ from omlxd.service.definition import Written, read_back
 from omlxd.service.job import Account, JobSpec
 from omlxd.service.names import LABEL
 
-HOME = Path('/data/omlxd home & 100% of $it, "quoted" \\ and more')
+HOME = Path('/data/omlxd home & 100% of $it, "quoted" \\ and\u2028more')
 JOB = JobSpec(
     interpreter="/opt/env/bin/python",
     config_file=HOME / "my.toml",

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from omlxd.errors import ServiceFailed
-from omlxd.service.job import Account, JobSpec, carried_environment, left_behind
+from omlxd.service import systemd
+from omlxd.service.job import Account, JobSpec, carried_environment, with_secrets
 from omlxd.service.names import EXIT_TIMEOUT, LABEL
 from omlxd.service.plist import render, template
 
@@ -134,7 +135,8 @@ def test_the_template_explains_itself_and_the_result_does_not() -> None:
         ({"config_file": Path("omlxd.toml")}, "the configuration file must be an absolute"),
         ({"logs": Path("/Volumes/Big/logs")}, "the log folder is on an external volume"),
         ({"state": Path("/Volumes/Home/ann/state")}, "the state folder is on an external volume"),
-        ({"state": Path("/tmp/a\nb")}, "control character"),
+        ({"state": Path("/tmp/a\nb")}, "the state folder has a character"),
+        ({"home": Path("/not utf-8 \udcff")}, "the home folder has a character"),
     ],
 )
 def test_a_path_that_launchd_cannot_use_is_named(change: dict[str, object], says: str) -> None:
@@ -147,7 +149,7 @@ def test_a_link_to_an_external_volume_is_no_way_around(tmp_path: Path) -> None:
     (tmp_path / "home").symlink_to("/Volumes/Big/omlxd")
     with pytest.raises(ServiceFailed, match="the state folder is on an external volume"):
         render(replace(JOB, state=tmp_path / "home" / "state"), LABEL, template())
-    with pytest.raises(ServiceFailed, match="control character"):
+    with pytest.raises(ServiceFailed, match="the state folder has a character"):
         render(replace(JOB, state=Path("/tmp/a\0b")), LABEL, template())
 
 
@@ -163,7 +165,61 @@ def test_only_harmless_settings_of_the_shell_are_carried() -> None:
     carried = carried_environment(environ)
     assert carried == {"HF_HOME": "/Users/ann/hf"}
     assert b"secret" not in render(replace(JOB, environment=carried), LABEL, template())
-    assert left_behind(environ) == ("OMLXD_SERVER_PORT",)
+    assert with_secrets(environ) == ("HF_ENDPOINT",)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "carried"),
+    [
+        ("https://mirror.example/hf", True),
+        ("https://ann:secret@mirror.example", False),
+        ("https://mirror.example/hf?token=secret", False),
+        ("https://mirror.example/hf#secret", False),
+    ],
+)
+def test_an_address_with_a_secret_is_not_carried(endpoint: str, carried: bool) -> None:
+    environ = {"HF_ENDPOINT": endpoint}
+    assert ("HF_ENDPOINT" in carried_environment(environ)) is carried
+    assert bool(with_secrets(environ)) is not carried
+
+
+def test_carried_folders_are_absolute_as_the_shell_means_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/Users/ann")
+    monkeypatch.chdir(tmp_path)
+    environ = {"HF_HOME": "~/hf", "XDG_DATA_HOME": "data", "HF_HUB_OFFLINE": "1"}
+    assert carried_environment(environ) == {
+        "HF_HOME": "/Users/ann/hf",
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+@pytest.mark.parametrize("kind", ["plist", "unit"])
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"HF_HOME": "~no_such_user/hf"}, "HF_HOME must be an absolute path"),
+        ({"HF_HOME": "/a\nExecStart=/bin/sh"}, "HF_HOME has a character"),
+        ({"HF_HUB_OFFLINE": "1\x01"}, "HF_HUB_OFFLINE has a character"),
+        ({"XDG_DATA_HOME": "/not utf-8 \udcff"}, "XDG_DATA_HOME has a character"),
+    ],
+)
+def test_a_setting_that_no_definition_can_hold_is_named(
+    environ: dict[str, str], says: str, kind: str
+) -> None:
+    job = replace(JOB, environment=carried_environment(environ))
+    with pytest.raises(ServiceFailed, match=says):
+        systemd.render(job) if kind == "unit" else render(job, LABEL, template())
+
+
+def test_openblas_is_carried_on_linux_alone_and_nothing_else_that_is_preloaded() -> None:
+    blas = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0"
+    environ = {"LD_PRELOAD": f"/opt/spy.so {blas}:libopenblas.so:/opt/libopenblas.so/other.so"}
+    assert carried_environment(environ, linux=True) == {"LD_PRELOAD": blas}
+    assert carried_environment(environ) == {}
+    assert carried_environment({"LD_PRELOAD": "/opt/spy.so"}, linux=True) == {}
 
 
 def test_the_wheel_carries_the_template_where_an_installation_looks_for_it() -> None:
