@@ -39,6 +39,8 @@ def render(job: JobSpec) -> bytes:
         *(f"Environment={setting}" for setting in settings),
         "Restart=on-failure",
         "RestartSec=10",
+        # As launchd has it: native crashes lie beside the log, and the daemon trims the file.
+        f"StandardError=append:{_plain(str(job.stderr))}",
         f"TimeoutStopSec={EXIT_TIMEOUT:.0f}",
         "UMask=0077",
         "",

@@ -29,6 +29,11 @@ def test_the_unit_restarts_failures_and_limits_loops() -> None:
         assert line in lines
 
 
+def test_native_crashes_go_where_the_logs_command_looks() -> None:
+    unit = render(replace(JOB, logs=Path("/srv/100% logs"))).decode()
+    assert "\nStandardError=append:/srv/100%% logs/launchd-stderr.log\n" in unit
+
+
 def test_odd_characters_are_quoted_as_systemd_reads_them() -> None:
     text = render(replace(JOB, home=Path('/srv/50% "off" $HOME\\x'))).decode()
     assert '"--home" "/srv/50%% \\"off\\" $$HOME\\\\x"' in text
