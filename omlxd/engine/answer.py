@@ -45,10 +45,13 @@ class AnswerDelta:
         tokens: those whose whole text is sent by now and was not before, with their log
             probabilities. Tokens that a stop string cut, stop tokens, special tokens and
             incomplete bytes at the end are in no delta, as they are in no text.
+        starts: where in the whole answer, in characters, each of ``tokens`` begins; one that
+            begins inside a character has that character's place.
     """
 
     text: str
     tokens: tuple[NewToken, ...]
+    starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +123,10 @@ class _AnswerText:
         self._decoded = 0
         """Characters out of the detokenizer, those held back included."""
         self._sent = 0
-        self._unsettled: list[NewToken] = []
-        """Tokens that end inside a character."""
-        self._settled: deque[tuple[int, NewToken]] = deque()
-        """Tokens not sent yet, each with the number of characters at its end."""
+        self._unsettled: list[tuple[NewToken, int]] = []
+        """Tokens that end inside a character, each with where it begins."""
+        self._settled: deque[tuple[int, NewToken, int]] = deque()
+        """Tokens not sent yet, each with the number of characters at its end, and its start."""
         self.count = 0
         self.finish: FinishReason | None = None
         self.stop: str | None = None
@@ -137,7 +140,9 @@ class _AnswerText:
                 break
         text = "".join(pieces)
         shown = self._shown()
-        return AnswerDelta(text, shown) if text or shown else None
+        if not text and not shown:
+            return None
+        return AnswerDelta(text, tuple(t for t, _ in shown), tuple(start for _, start in shown))
 
     def _take_one(self, token: NewToken) -> str:
         self.count += 1
@@ -155,8 +160,8 @@ class _AnswerText:
         if self._detokenizer.skips(token.token):
             return ""
         text = self._detokenizer.push((token.token,))
+        self._unsettled.append((token, self._decoded + self._detokenizer.late))
         self._decoded += len(text)
-        self._unsettled.append(token)
         if not self._detokenizer.pending:
             self._settle()
         return text
@@ -167,7 +172,7 @@ class _AnswerText:
         return text
 
     def _settle(self) -> None:
-        self._settled.extend((self._decoded, token) for token in self._unsettled)
+        self._settled.extend((self._decoded, token, start) for token, start in self._unsettled)
         self._unsettled.clear()
 
     def _pass(self, text: str) -> str:
@@ -182,8 +187,9 @@ class _AnswerText:
         self._sent += len(text)
         return text
 
-    def _shown(self) -> tuple[NewToken, ...]:
+    def _shown(self) -> list[tuple[NewToken, int]]:
         shown = []
         while self._settled and self._settled[0][0] <= self._sent:
-            shown.append(self._settled.popleft()[1])
-        return tuple(shown)
+            _, token, start = self._settled.popleft()
+            shown.append((token, start))
+        return shown

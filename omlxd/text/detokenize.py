@@ -31,6 +31,9 @@ class _Joiner(Protocol):
     @property
     def pending(self) -> bool: ...
 
+    @property
+    def late(self) -> int: ...
+
 
 class Detokenizer:
     """The text of one answer.
@@ -62,6 +65,12 @@ class Detokenizer:
         """Whether something of the last token is still to come."""
         return self._joiner.pending
 
+    @property
+    def late(self) -> int:
+        """How much of the last token's text, in characters, is of the tokens before it: those
+        whose bytes nothing could complete any more."""
+        return self._joiner.late
+
 
 def _joiner(tokenizer: Tokenizer, context: list[int], *, fresh: bool) -> _Joiner:
     match tokenizer.joining:
@@ -82,6 +91,7 @@ class _ByteJoiner:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strip = strip
+        self.late = 0
         for token in context:
             self._utf8.decode(tokenizer.token_bytes(token))
 
@@ -90,7 +100,10 @@ class _ByteJoiner:
         if self._strip and data:
             self._strip = False
             data = data.removeprefix(b" ")
-        return self._utf8.decode(data)
+        first = self._utf8.decode(data[:1])
+        # The token begins in the last character so far, complete or not.
+        self.late = max(0, len(first) + self.pending - 1)
+        return first + self._utf8.decode(data[1:])
 
     def finish(self) -> str:
         self._utf8.reset()
@@ -110,6 +123,7 @@ class _WindowJoiner:
         self._waiting: list[int] = []
         self._shown = 0
         """Characters of the waiting tokens that were sent."""
+        self.late = 0
 
     def push(self, token: int) -> str:
         self._waiting.append(token)
@@ -117,6 +131,8 @@ class _WindowJoiner:
         unfinished = len(text) - len(text.rstrip(_REPLACEMENT))
         settled = len(text) - min(unfinished, _UNFINISHED)
         new = text[self._shown : settled]
+        waited = len(self._waiting) > 1
+        self.late = len(new) - len(new.lstrip(_REPLACEMENT)) if waited else 0
         self._shown = max(self._shown, settled)
         if not unfinished:
             self._leave_behind(len(self._waiting))

@@ -41,6 +41,7 @@ class Choice:
 
     text: list[str] = field(default_factory=list)
     tokens: list[NewToken] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
 
 
@@ -132,6 +133,7 @@ class Answering:
                         case AnswerDelta():
                             choices[index].text.append(item.text)
                             choices[index].tokens.extend(item.tokens)
+                            choices[index].starts.extend(item.starts)
                         case AnswerEnd():
                             choices[index].finish = item.finish_reason
                             usage.add(item)

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -64,8 +64,6 @@ class CompletionWire:
     model: str
     tokenizer: Tokenizer
     logprobs: bool
-    _offsets: dict[int, int] = field(default_factory=dict)
-    """Choice -> characters sent, for the offsets of its next tokens."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return None
@@ -73,10 +71,7 @@ class CompletionWire:
     def delta(self, index: int, delta: AnswerDelta) -> dict[str, Any]:
         logprobs = None
         if self.logprobs:
-            offset = self._offsets.get(index, 0)
-            logprobs, self._offsets[index] = completion_logprobs(
-                self.tokenizer, delta.tokens, offset
-            )
+            logprobs = completion_logprobs(self.tokenizer, delta.tokens, delta.starts)
         return self._body([_choice(index, delta.text, logprobs, None)])
 
     def ending(self, index: int, finish: FinishReason) -> dict[str, Any]:
@@ -91,7 +86,7 @@ class CompletionWire:
     def _whole(self, index: int, choice: Choice) -> dict[str, Any]:
         logprobs = None
         if self.logprobs:
-            logprobs, _ = completion_logprobs(self.tokenizer, choice.tokens, 0)
+            logprobs = completion_logprobs(self.tokenizer, choice.tokens, choice.starts)
         finish = choice.finish.value if choice.finish else None
         return _choice(index, "".join(choice.text), logprobs, finish)
 

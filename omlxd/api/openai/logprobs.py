@@ -27,27 +27,15 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[NewToken]) -> dict[str,
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, tokens: Sequence[NewToken], offset: int
-) -> tuple[dict[str, Any], int]:
-    """Parallel lists, and the offset in characters after the last token.
-
-    A token that ends inside a character counts as none; the last of that character as one.
-    """
-    texts = [token_piece(tokenizer, token.token) for token in tokens]
-    offsets = []
-    held = b""
-    for piece in texts:
-        offsets.append(offset)
-        held += piece.data
-        whole = held.decode("utf-8", "ignore")
-        offset += len(whole)
-        held = held[len(whole.encode()) :]
+    tokenizer: Tokenizer, tokens: Sequence[NewToken], starts: Sequence[int]
+) -> dict[str, Any]:
+    """Parallel lists. ``starts``: where in the answer's text each token begins, in characters."""
     return {
-        "tokens": [piece.text for piece in texts],
+        "tokens": [token_piece(tokenizer, token.token).text for token in tokens],
         "token_logprobs": [_number(token.logprob) for token in tokens],
         "top_logprobs": [_best(tokenizer, token) for token in tokens],
-        "text_offset": offsets,
-    }, offset
+        "text_offset": list(starts),
+    }
 
 
 def _best(tokenizer: Tokenizer, token: NewToken) -> dict[str, float]:

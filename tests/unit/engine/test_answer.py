@@ -13,6 +13,7 @@ from omlxd.engine.answer import Answer, AnswerDelta, AnswerEnd, AnswerProgress, 
 from omlxd.engine.generation import PromptProgress, TokensArrived
 from omlxd.errors import GenerationFailed, OmlxdError
 from omlxd.text.detokenize import Detokenizer
+from omlxd.text.protocol import Joining
 from omlxd.text.stops import StopStrings
 from tests.support.tokenizers import BOS, EOS, PieceTokenizer, cut
 
@@ -87,8 +88,8 @@ async def test_a_natural_stop_ends_once_without_the_stop_token() -> None:
     )
     assert items == [
         AnswerProgress(4, 7, 3),
-        AnswerDelta("Hi", (NewToken(tokens[0], logprob=-0.0),)),
-        AnswerDelta(" there", (NewToken(tokens[1], logprob=-1.0),)),
+        AnswerDelta("Hi", (NewToken(tokens[0], logprob=-0.0),), (0,)),
+        AnswerDelta(" there", (NewToken(tokens[1], logprob=-1.0),), (2,)),
         AnswerEnd(STOP, None, prompt_tokens=7, completion_tokens=3, cached_tokens=3),
     ]
 
@@ -135,7 +136,7 @@ async def test_the_generation_is_cancelled_before_the_reader_takes_the_last_delt
     tokenizer = PieceTokenizer()
     generation = FakeGeneration(arrivals(tokenizer.tokens([b"a. b", b"c"])))
     async with aclosing(answer(generation, Detokenizer(tokenizer), StopStrings(["."]))) as stream:
-        assert await anext(stream) == AnswerDelta("a", ())
+        assert await anext(stream) == AnswerDelta("a", (), ())
         assert generation.cancelled
 
 
@@ -268,3 +269,49 @@ def test_any_answer_is_the_text_before_the_stop_and_its_tokens_are_its_beginning
     assert expected.encode().startswith(b"".join(shown))
     if matched is None:
         assert shown == pieces
+
+
+noise = st.lists(
+    st.sampled_from([b"\xff", b"\xc5", b"\x99", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"a", b" b"])
+    | st.binary(min_size=1, max_size=4)
+    | st.text("xř😀", min_size=1, max_size=3).map(str.encode),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(joining=st.sampled_from(["bytes", "bytes_less_space", "context"]), pieces=noise)
+def test_the_text_of_each_token_is_found_where_it_is_said_to_begin(
+    joining: Joining, pieces: list[bytes]
+) -> None:
+    tokenizer = PieceTokenizer(joining)
+    tokens = tokenizer.tokens(pieces)
+    items = asyncio.run(collect(FakeGeneration(arrivals(tokens, together=2)), tokenizer))
+    text = text_of(items)
+    deltas = [item for item in items if isinstance(item, AnswerDelta)]
+    starts = [start for item in deltas for start in item.starts]
+    assert starts == sorted(starts)
+    for piece, start in zip(pieces, starts, strict=False):
+        if piece.decode(errors="ignore").encode() == piece and "\ufffd".encode() not in piece:
+            expected = piece.decode()
+            if start == 0 and joining != "bytes" and not text.startswith(expected):
+                expected = expected.removeprefix(" ")
+            assert text[start : start + len(expected)] == expected
+
+
+async def test_a_token_begins_behind_the_bytes_that_it_shows_to_be_invalid() -> None:
+    tokenizer = PieceTokenizer()
+    pieces = [b"\xe2", b"|", b"filler", b"\xff", b"x"]
+    items = await collect(FakeGeneration(arrivals(tokenizer.tokens(pieces))), tokenizer)
+    assert text_of(items) == "\ufffd|filler\ufffdx"
+    starts = [item.starts for item in items if isinstance(item, AnswerDelta)]
+    assert starts == [(0, 1), (2,), (8,), (9,)]
+
+
+async def test_a_completion_that_ends_a_character_of_its_prompt_begins_in_it() -> None:
+    tokenizer = PieceTokenizer()
+    prompt, last, more = tokenizer.tokens([b"\xf0\x9f", b"\x98\x80", b"x"])
+    detokenizer = Detokenizer(tokenizer, prompt=[prompt])
+    stream = answer(FakeGeneration(arrivals([last, more])), detokenizer, StopStrings([]))
+    starts = [item.starts async for item in stream if isinstance(item, AnswerDelta)]
+    assert starts == [(0,), (1,)]
