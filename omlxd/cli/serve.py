@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from omlxd.config.load import Config
+    from omlxd.config.options import LogOptions
     from omlxd.service import tenure
     from omlxd.service.single_instance import InstanceLock
 
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     # The port first: what is imported below takes longer than a client should be refused.
     door = _take_port(arguments)
     try:
-        tenant, log = _prepare(arguments)
+        tenant, log = _prepare(arguments, door.config.log if isinstance(door, Door) else None)
     except Exception as error:  # noqa: BLE001 — nothing below us could record or count it
         return _give_up(error, supervised=arguments.supervised)
 
@@ -103,10 +104,17 @@ def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
         return error
 
 
-def _prepare(arguments: argparse.Namespace) -> "tuple[tenure.Tenant, TextIO | None]":
-    """Who runs where, and the log of a supervised run. Raises ConfigError for a bad folder."""
+def _prepare(
+    arguments: argparse.Namespace, options: "LogOptions | None"
+) -> "tuple[tenure.Tenant, TextIO | None]":
+    """Who runs where, and the log of a supervised run; events go there, or to stderr, from now on.
+
+    Raises ConfigError for a bad folder.
+    """
     from omlxd import __version__
+    from omlxd.config.options import LogOptions
     from omlxd.config.places import named_places
+    from omlxd.daemon.logs import configure
     from omlxd.service import tenure
 
     found = named_places(os.environ, home=arguments.home, config_file=arguments.config)
@@ -117,19 +125,17 @@ def _prepare(arguments: argparse.Namespace) -> "tuple[tenure.Tenant, TextIO | No
         interpreter=sys.executable,
         supervised=arguments.supervised,
     )
-    return tenant, _supervised_log(found.logs) if arguments.supervised else None
+    log = _supervised_log(found.logs) if arguments.supervised else None
+    configure(options or LogOptions(), log)
+    return tenant, log
 
 
 def _supervised_log(folder: Path) -> TextIO:
     """The daemon's own file: what goes to stderr then is what could not be written there."""
-    from omlxd.config.options import LogOptions
-    from omlxd.daemon.logs import configure
     from omlxd.service.logfiles import open_log
 
     # A text stream in all but its typed ancestry.
-    log = cast(TextIO, open_log(folder, sys.stderr))
-    configure(LogOptions(), log)
-    return log
+    return cast(TextIO, open_log(folder, sys.stderr))
 
 
 def _serve(

@@ -119,6 +119,10 @@ def test_t65_a_foreign_holder_of_the_port_is_named(tmp_path: Path) -> None:
 
 
 def test_a_bad_configuration_reports_all_mistakes_and_exits_78(tmp_path: Path) -> None:
+    """On stderr, and with them what is logged before there is a configuration for the log."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    killed = {"instance_id": "x", "pid": 2**22 + 1, "started_at": 1.0, "version": "1"}
+    (tmp_path / "state" / "instance.json").write_text(json.dumps(killed))
     (tmp_path / "config.toml").write_text("[server]\nport = 'x'\n[guard]\ntier = 'bold'\n")
     refused = subprocess.run(
         [*SERVE, "--home", str(tmp_path), "--log-level", "loud"],
@@ -127,7 +131,8 @@ def test_a_bad_configuration_reports_all_mistakes_and_exits_78(tmp_path: Path) -
         timeout=20,
     )
     assert refused.returncode == 78
-    for part in ("server.port", "guard.tier", "--log-level"):
+    assert refused.stdout == ""
+    for part in ("server.port", "guard.tier", "--log-level", "previous_instance_was_killed"):
         assert part in refused.stderr
     assert "Traceback" not in refused.stderr
 
