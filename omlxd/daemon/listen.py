@@ -71,10 +71,12 @@ def _answers(family: int, address: tuple[Any, ...]) -> bool:
 
 def holder(host: str, port: int) -> str:
     """Who listens on ``port``, as far as the system tells an ordinary user."""
-    running = _omlxd_instance(host, port)
-    if running is not None:
-        return f"another omlxd (instance {running})"
-    return _process(port) or "another process (this user may not see which)"
+    running, process = _omlxd_instance(host, port), _process(port)
+    if running is None:
+        unseen = "another process (this user may not see which)"
+        return unseen if process is None else f"{process[0]} (pid {process[1]})"
+    pid = "" if process is None else f"pid {process[1]}, "
+    return f"another omlxd ({pid}instance {running})"
 
 
 def _omlxd_instance(host: str, port: int) -> str | None:
@@ -93,14 +95,15 @@ def _omlxd_instance(host: str, port: int) -> str | None:
     return instance if isinstance(instance, str) and "version" in answer else None
 
 
-def _process(port: int) -> str | None:
+def _process(port: int) -> tuple[str, int] | None:
+    """Name and pid of who listens there."""
     import psutil
 
     for process in psutil.process_iter():
         try:
             for connection in process.net_connections(kind="tcp"):
                 if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-                    return f"{process.name()} (pid {process.pid})"
+                    return process.name(), process.pid
         except (psutil.Error, OSError):
             continue
     return None

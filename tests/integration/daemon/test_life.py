@@ -98,7 +98,7 @@ def test_t65_a_taken_port_says_who_holds_it_and_exits_at_once(
     )
     assert second.returncode == 1
     assert str(first.port) in second.stderr
-    assert "another omlxd" in second.stderr
+    assert f"another omlxd (pid {first.instance()['pid']}, instance " in second.stderr  # type: ignore[index]
     assert first.get("/health")["instance_id"] in second.stderr
     assert time.monotonic() - began < 10
 
