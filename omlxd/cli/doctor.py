@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     import structlog
 
-    from omlxd.cli.service_text import context
     from omlxd.doctor.finding import failed
-    from omlxd.service.machine import this_machine
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     found = []
-    for finding in examine(context(arguments, os.environ, this_machine())):
+    for finding in look(arguments, os.environ):
         found.append(finding)
         if not arguments.json:
             print(line(finding), flush=True)
@@ -57,6 +55,22 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{**asdict(finding), "verdict": finding.verdict.value} for finding in found]
         print(json.dumps({"ok": not failed(found), "findings": rows}, indent=1))
     return 1 if failed(found) else 0
+
+
+def look(arguments: argparse.Namespace, environ: Mapping[str, str]) -> "Iterator[Finding]":
+    """Every check; one finding alone when it is not even known where to look."""
+    from omlxd.cli.service_text import context
+    from omlxd.doctor.finding import fail
+    from omlxd.errors import ConfigError
+    from omlxd.service.machine import this_machine
+
+    try:
+        found = context(arguments, environ, this_machine())
+    except ConfigError as error:
+        for mistake in error.mistakes:
+            yield fail("config", mistake, "name it by its whole path")
+        return
+    yield from examine(found)
 
 
 def line(finding: "Finding") -> str:
