@@ -12,6 +12,7 @@ from omlxd.errors import ConfigError, ServiceFailed
 from omlxd.service import health, interpreter, machine, remembered
 from omlxd.service.control import ServiceStatus, is_job
 from omlxd.service.definition import Written
+from omlxd.service.exit_codes import Ending
 from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.interpreter import Interpreter
 from omlxd.service.job import Account, JobSpec, carried_environment, is_odd, with_secrets
@@ -165,7 +166,8 @@ def not_carried(environ: Mapping[str, str]) -> list[str]:
 def is_healthy(status: ServiceStatus) -> bool:
     """Whether the service runs, answers, and is not one that was started by hand."""
     return (
-        status.record is not None
+        status.elsewhere is None
+        and status.record is not None
         and is_job(status.job, status.record)
         and isinstance(status.health, Healthy)
         and status.health.instance_id == status.record.instance_id
@@ -212,6 +214,8 @@ def _headline(status: ServiceStatus) -> str:
     if is_healthy(status):
         assert status.record is not None
         return f"omlxd runs and is healthy: {status.record.url}"
+    if status.elsewhere is not None:
+        return f"omlxd is installed with another data folder: {status.elsewhere}"
     if status.record is not None and not is_job(status.job, status.record):
         return f"omlxd runs, but not as the service (started by hand, pid {status.record.pid})"
     if status.record is not None:
@@ -235,9 +239,7 @@ def _explanations(status: ServiceStatus, executable: str) -> list[str]:
         )
     if status.job.pid is None and status.job.last_exit is not None and status.record is None:
         lines.append(f"  supervisor  saw it end last with {status.job.last_exit}")
-    if status.interpreter is not None and not status.interpreter_exists:
-        lines.append("  remedy      its Python is gone: run `omlxd service install` again")
-    elif status.interpreter not in (None, executable):
+    if status.interpreter_exists and status.interpreter != executable:
         lines.append(f"  note        this command runs with another Python: {executable}")
     remedy = _remedy(status)
     return lines if remedy is None else [*lines, f"  remedy      {remedy}"]
@@ -245,13 +247,19 @@ def _explanations(status: ServiceStatus, executable: str) -> list[str]:
 
 def _remedy(status: ServiceStatus) -> str | None:
     """None when it runs as the service: what is wrong then is said by its health."""
-    record, job = status.record, status.job
+    record, job, last = status.record, status.job, status.last_exit
     if not status.installed:
         return "omlxd service install"
+    if status.elsewhere is not None:
+        return "leave out --home (and OMLXD_HOME); `omlxd service install` moves the service here"
+    if status.interpreter is not None and not status.interpreter_exists:
+        return "its Python is gone: run `omlxd service install` again"
     if record is not None:
         return None if is_job(job, record) else f"kill {record.pid}, then: omlxd service start"
     if job.pid is not None:
         return "make room on the disk, then: omlxd service restart"
+    if last is not None and last.ending is Ending.CONFIG:
+        return "mend the configuration, then: omlxd service start"
     return "omlxd service start"
 
 

@@ -67,6 +67,9 @@ def check_job(status: ServiceStatus) -> Finding:
     job, name = status.job, status.where
     last = status.last_exit
     why = f"; the last run ended: {last.message}" if last is not None and last.message else ""
+    if status.elsewhere is not None:
+        text = f"the installed service has another data folder: {status.elsewhere}"
+        return warn(name, text, "leave out --home (and OMLXD_HOME)")
     if not job.loaded:
         return warn(name, f"the job is not loaded{why}", "omlxd service start")
     if status.record is not None and not is_job(job, status.record):

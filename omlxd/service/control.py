@@ -7,7 +7,7 @@ import structlog
 
 from omlxd.errors import ServiceFailed
 from omlxd.service import last_exit, restarts, single_instance
-from omlxd.service.definition import read_back
+from omlxd.service.definition import Written, read_back
 from omlxd.service.health import Health
 from omlxd.service.last_exit import LastExit
 from omlxd.service.names import EXIT_TIMEOUT
@@ -25,6 +25,7 @@ class ServiceStatus:
     health: None when no instance runs or it has no address yet.
     killed: the instance of this record ended without a word (SIGKILL, power, native abort).
     interpreter: what the definition starts; None when there is none or it cannot be read.
+    elsewhere: the data folder of the installed service, where it is not the one looked at.
     """
 
     where: str
@@ -37,12 +38,13 @@ class ServiceStatus:
     last_exit: LastExit | None
     interpreter: str | None
     interpreter_exists: bool
+    elsewhere: Path | None = None
 
 
 def start(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
     """The running instance; started when none ran. Raises ServiceFailed."""
     with one_at_a_time(watch.state, pace):
-        _demand_installed(supervisor)
+        _demand_installed(supervisor, watch.state)
         view, running = supervisor.view(), single_instance.running(watch.state)
         if running is not None and is_job(view, running):
             return watch.until_up(watch.before_any(), supervisor)
@@ -68,7 +70,7 @@ def stop(supervisor: Supervisor, watch: Watch, pace: Pace, *, disable: bool) -> 
 def restart(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
     """A fresh instance, after the running one has drained. Raises ServiceFailed."""
     with one_at_a_time(watch.state, pace):
-        _demand_installed(supervisor)
+        _demand_installed(supervisor, watch.state)
         restarts.forget(watch.state)
         if supervisor.view().loaded:
             return restart_loaded(supervisor, watch)
@@ -115,18 +117,14 @@ def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
 
 def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:
     """Everything at once; changes nothing."""
-    definition = supervisor.definition
     look = watch.look()
     left = single_instance.read_record(watch.state)
-    try:
-        content: bytes | None = definition.read_bytes()
-    except OSError:
-        content = None
+    content = _content(supervisor)
     written = None if content is None else read_back(content)
     interpreter = None if written is None else written.interpreter
     return ServiceStatus(
         where=supervisor.name,
-        definition=definition,
+        definition=supervisor.definition,
         installed=content is not None,
         job=supervisor.view(),
         record=look.record,
@@ -135,12 +133,32 @@ def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:
         last_exit=last_exit.read(watch.state),
         interpreter=interpreter,
         interpreter_exists=interpreter is not None and Path(interpreter).exists(),
+        elsewhere=_elsewhere(written, watch.state),
     )
 
 
-def _demand_installed(supervisor: Supervisor) -> None:
-    if not supervisor.definition.exists():
+def _demand_installed(supervisor: Supervisor, state: Path) -> None:
+    content = _content(supervisor)
+    if content is None:
         raise ServiceFailed(
             f"the service is not installed (no {supervisor.definition}); "
             "run `omlxd service install`"
         )
+    if (other := _elsewhere(read_back(content), state)) is not None:
+        raise ServiceFailed(
+            f"the installed service has another data folder, {other}, not {state}: leave out "
+            "--home, or move the service here with `omlxd service install`"
+        )
+
+
+def _content(supervisor: Supervisor) -> bytes | None:
+    try:
+        return supervisor.definition.read_bytes()
+    except OSError:
+        return None
+
+
+def _elsewhere(written: Written | None, state: Path) -> Path | None:
+    if written is None or written.state is None or written.state.resolve() == state.resolve():
+        return None
+    return written.state

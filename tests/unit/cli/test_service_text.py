@@ -7,7 +7,9 @@ import pytest
 
 from omlxd.cli.service_text import as_text, is_healthy, not_carried
 from omlxd.service.control import ServiceStatus
+from omlxd.service.exit_codes import Ending
 from omlxd.service.health import Healthy
+from omlxd.service.last_exit import LastExit
 from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView
 
@@ -62,6 +64,28 @@ def test_a_daemon_started_by_hand_is_not_the_healthy_service(job: JobView) -> No
 def test_what_the_supervisor_does_not_say_speaks_against_nothing() -> None:
     """Over SSH ``launchctl list`` sees another session."""
     assert is_healthy(replace(STATUS, job=JobView(loaded=True, pid=None, last_exit=None)))
+
+
+def test_after_a_mistake_in_the_configuration_the_remedy_is_to_mend_it() -> None:
+    last = LastExit(9.0, 42, None, Ending.CONFIG, 0, "config_error", "port: wrong", True)
+    job = JobView(loaded=True, pid=None, last_exit="exit code 0")
+    text = said(replace(STATUS, job=job, record=None, health=None, last_exit=last))
+    assert "port: wrong" in text
+    assert "remedy      mend the configuration, then: omlxd service start" in text
+
+
+def test_there_is_one_remedy_and_a_python_that_is_gone_comes_first() -> None:
+    job = JobView(loaded=False, pid=None, last_exit=None)
+    text = said(replace(STATUS, job=job, record=None, health=None, interpreter_exists=False))
+    assert text.count("remedy") == 1
+    assert "its Python is gone" in text
+
+
+def test_a_service_of_another_home_is_told_apart() -> None:
+    status = replace(STATUS, elsewhere=Path("/second/state"))
+    assert not is_healthy(status)
+    assert said(status).startswith("omlxd is installed with another data folder: /second/state\n")
+    assert "remedy      leave out --home" in said(status)
 
 
 def test_only_what_the_service_would_have_used_is_said_to_be_missing() -> None:

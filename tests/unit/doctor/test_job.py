@@ -102,3 +102,9 @@ def test_a_daemon_started_by_hand_is_not_taken_for_the_job() -> None:
     assert "started by hand (pid 42)" in finding.text
     over_ssh = replace(job, last_exit=None)
     assert check_job(replace(STATUS, job=over_ssh, record=RECORD)).verdict is Verdict.OK
+
+
+def test_a_service_of_another_home_is_not_said_to_be_ill() -> None:
+    finding = check_job(replace(STATUS, elsewhere=Path("/second/state")))
+    assert finding.verdict is Verdict.WARN
+    assert "another data folder: /second/state" in finding.text
