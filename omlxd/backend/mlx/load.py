@@ -17,7 +17,7 @@ from mlx_lm.utils import load_model
 from omlxd.backend.mlx.batch import MlxBatch
 from omlxd.backend.mlx.failures import raise_if_device_lost
 from omlxd.backend.mlx.sampling import SamplerShelf
-from omlxd.backend.model_files import ModelFiles
+from omlxd.backend.model_files import ModelFiles, check_model_files
 from omlxd.errors import ModelLoadFailed, OmlxdError
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class MlxLoad:
         self.loaded_bytes = 0
 
     def advance(self) -> MlxModel | None:
-        failure: OmlxdError
+        file = self._files.folder / "config.json" if self._model is None else None
         try:
             return self._advance()
         except OmlxdError:
@@ -68,13 +68,16 @@ class MlxLoad:
         except Exception as error:  # whatever a model's own files provoke in mlx-lm
             raise_if_device_lost(error)
             log.warning("model_load_failed", folder=str(self._files.folder), exc_info=True)
-            failure = ModelLoadFailed(
-                f"{self._files.folder} cannot be loaded ({type(error).__name__}: {error}).",
-                folder=str(self._files.folder),
-            )
+            reason = f"{type(error).__name__}: {error}"
         # Out here ``error`` is gone: the frames of its traceback would keep the weights.
         self.abandon()
-        raise failure
+        # Raises for a file that was damaged since it was checked.
+        check_model_files(self._files.folder)
+        if file is None:
+            raise ModelLoadFailed(f"The weights in {self._files.folder} do not load ({reason}).")
+        raise ModelLoadFailed(
+            f"The weights do not make the model that {file} describes ({reason}).", file=str(file)
+        )
 
     def abandon(self) -> None:
         self._model = None
@@ -96,10 +99,12 @@ class MlxLoad:
     def _build(self) -> None:
         with _plain_path(self._files.folder) as folder:
             # With a Path and no remote code: nothing is downloaded, nothing of the folder runs.
-            self._model, _ = load_model(folder, lazy=True, trust_remote_code=False)
-        # Layers draw random weights, never computed, and each draw hangs on the one before: 2 KB an
-        # array that no unload would give back.
-        mx.eval(mx.random.state)
+            try:
+                self._model, _ = load_model(folder, lazy=True, trust_remote_code=False)
+            finally:
+                # Layers draw random weights, never computed, and each draw hangs on the one
+                # before: 2 KB an array that nothing would give back.
+                mx.eval(mx.random.state)
         arrays = _arrays(self._model)
         self.total_bytes = sum(a.nbytes for a in arrays)
         self._pieces = deque(_pieces(arrays, self._piece_bytes))
