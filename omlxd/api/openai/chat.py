@@ -29,7 +29,7 @@ def chat_routes(services: Services) -> APIRouter:
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         services.refuse_unless_ready()
         refuse_unsupported(body.model_extra or {})
-        if body.top_logprobs is not None and not body.logprobs:
+        if body.top_logprobs and not body.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
         messages = template_messages(body.messages)
         request_id = f"chatcmpl-{secrets.token_hex(12)}"

@@ -2,7 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+    field_validator,
+)
 
 MOST_STOPS = 16
 LONGEST_STOP = 1000
@@ -13,9 +22,19 @@ MOST_PIECES = 10_000
 MOST_TOKENS = 1_000_000
 """Token ids in the prompts of one request; longer than the contexts of the models there are."""
 
+
+def _no_boolean(value: Any) -> Any:
+    """To pydantic ``true`` is 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"A number is needed, not {str(value).lower()}.")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Real = Annotated[float, BeforeValidator(_no_boolean)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
-MaxTokens = Annotated[int | None, Field(ge=1)]
-Penalty = Annotated[float | None, Field(ge=-2, le=2)]
+MaxTokens = Annotated[Whole | None, Field(ge=1)]
+Penalty = Annotated[Real | None, Field(ge=-2, le=2)]
 
 
 def _shape(value: Any) -> str:
@@ -36,16 +55,16 @@ class GenerationFields(WireModel):
     model: Annotated[str | None, Field(max_length=500)] = None
     max_tokens: MaxTokens = None
     max_completion_tokens: MaxTokens = None
-    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
-    top_p: Annotated[float | None, Field(ge=0, le=1)] = None
-    top_k: Annotated[int | None, Field(ge=-1, le=1_000_000)] = None
-    min_p: Annotated[float | None, Field(ge=0, le=1)] = None
-    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**64)] = None
-    repetition_penalty: Annotated[float | None, Field(gt=0, le=10)] = None
+    temperature: Annotated[Real | None, Field(ge=0, le=2)] = None
+    top_p: Annotated[Real | None, Field(ge=0, le=1)] = None
+    top_k: Annotated[Whole | None, Field(ge=-1, le=1_000_000)] = None
+    min_p: Annotated[Real | None, Field(ge=0, le=1)] = None
+    seed: Annotated[Whole | None, Field(ge=-(2**63), lt=2**64)] = None
+    repetition_penalty: Annotated[Real | None, Field(gt=0, le=10)] = None
     presence_penalty: Penalty = None
     frequency_penalty: Penalty = None
     logit_bias: Annotated[
-        dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None,
+        dict[Annotated[int, Field(ge=0)], Annotated[Real, Field(ge=-100, le=100)]] | None,
         Field(max_length=MOST_BIASES),
     ] = None
     stop: Annotated[
@@ -87,7 +106,7 @@ class Message(WireModel):
 class ChatRequest(GenerationFields):
     messages: Annotated[list[Message], Field(min_length=1)]
     logprobs: bool | None = None
-    top_logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+    top_logprobs: Annotated[Whole | None, Field(ge=0, le=MOST_LOGPROBS)] = None
 
     @field_validator("messages", mode="before")
     @classmethod
@@ -111,8 +130,10 @@ def _prompt_shape(value: Any) -> str:
     return "<tokens>" if value and isinstance(value[0], int) else "<texts>"
 
 
-# A million wrong ids must not become a million errors.
-TokenList = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
+# A million wrong ids must not become a million errors. Strict, since a call for each takes long.
+TokenList = Annotated[
+    list[Annotated[int, Strict(), Field(ge=0)]], Field(min_length=1, fail_fast=True)
+]
 Prompt = Annotated[
     Annotated[str, Tag("<text>")]
     | Annotated[list[str], Field(min_length=1, fail_fast=True), Tag("<texts>")]
@@ -124,7 +145,7 @@ Prompt = Annotated[
 
 class CompletionRequest(GenerationFields):
     prompt: Prompt
-    logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+    logprobs: Annotated[Whole | None, Field(ge=0, le=MOST_LOGPROBS)] = None
 
     @field_validator("prompt", mode="before")
     @classmethod

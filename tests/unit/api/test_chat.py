@@ -429,6 +429,11 @@ async def test_logprobs_have_tokens_bytes_and_alternatives(world: World) -> None
         ({"logit_bias": {"300": 1}}, "logit_bias.300"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        *[({name: True}, name) for name in (
+            "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p",
+            "seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "n")],
+        ({"logit_bias": {"5": True}}, "logit_bias.5"),
+        ({"logprobs": True, "top_logprobs": True}, "top_logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -469,6 +474,8 @@ async def test_a_model_that_writes_no_text_is_refused() -> None:
 async def test_what_changes_nothing_is_accepted(world: World) -> None:
     harmless = {
         "n": 1,
+        "logprobs": False,
+        "top_logprobs": 0,
         "tools": [],
         "tool_choice": "auto",
         "response_format": {"type": "text"},
