@@ -106,10 +106,14 @@ class ModelNotFound(RequestError):
     code = "model_not_found"
     param = "model"
 
-    def __init__(self, model: str, nearest: Sequence[str] = ()) -> None:
+    def __init__(
+        self, model: str, nearest: Sequence[str] = (), *, by_default: bool = False
+    ) -> None:
+        """``by_default``: the request named none."""
+        what = "The request names no model, and the default model" if by_default else "The model"
         hint = f" Did you mean {', '.join(nearest)}?" if nearest else ""
         super().__init__(
-            f"The model '{model}' does not exist here.{hint} GET /v1/models lists the models.",
+            f"{what} '{model}' does not exist here.{hint} GET /v1/models lists the models.",
             nearest=list(nearest),
         )
 

@@ -67,6 +67,7 @@ def _status(services: Services) -> dict[str, Any]:
             "prompt_tokens": served.prompt,
             "completion_tokens": served.completion,
             "preloading": list(services.pool.preloading),
+            "default_model": services.pool.default,
             "troubles": list(services.pool.troubles),
             "model_roots": [
                 {"path": root.path, "state": root.state.value, "detail": root.detail}

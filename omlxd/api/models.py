@@ -54,14 +54,19 @@ def model_routes(services: Services) -> APIRouter:
             return _fit(services, name.removesuffix(_FIT), context, concurrency)
         return _shown(services, name)
 
-    settings = {"default": {"type": "boolean"}, **field_schemas(ModelSettings)}
+    settings = {"default": {"type": ["boolean", "null"]}, **field_schemas(ModelSettings)}
 
     @routes.patch("/v1/models/{name:path}", openapi_extra=json_body(settings))
     async def change(name: str, request: Request) -> dict[str, Any]:
-        """Set some settings of a model; null gives one back to the configuration."""
-        model = pool.resolve(name)
-        await pool.change_settings(model.id, read_object(await request.body()))
-        return _shown(services, model.id)
+        """Set some settings of a model; null gives one back to the configuration.
+
+        Also of a broken model, or of one that is gone; then only the settings are shown.
+        """
+        model_id = pool.settings_id(name)
+        await pool.change_settings(model_id, read_object(await request.body()))
+        if model_id in pool.catalog.models:
+            return _shown(services, model_id)
+        return {"id": model_id, "object": "model", "settings": _settings(services, model_id)}
 
     @routes.post("/v1/models/rescan")
     async def rescan(request: Request) -> dict[str, Any]:
@@ -92,14 +97,17 @@ def _shown(services: Services, name: str) -> dict[str, Any]:
     pool = services.pool
     model = pool.resolve(name)
     status = next((status for status in pool.statuses() if status.id == model.id), None)
-    values = asdict(pool.settings(model.id))
     return {
         **_listed(model, status),
-        "settings": {
-            key: {"value": values[key], "origin": origin}
-            for key, origin in pool.setting_origins(model.id).items()
-        },
+        "default": status is not None and status.default,
+        "settings": _settings(services, model.id),
     }
+
+
+def _settings(services: Services, model_id: str) -> dict[str, Any]:
+    values = asdict(services.pool.settings(model_id))
+    origins = services.pool.setting_origins(model_id)
+    return {key: {"value": values[key], "origin": origin} for key, origin in origins.items()}
 
 
 def _fit(services: Services, name: str, context: int | None, concurrency: int) -> dict[str, Any]:

@@ -17,16 +17,14 @@ _HINTS = get_type_hints(ModelSettings)
 
 def check_change(key: str, value: Any) -> Any:
     """``value`` as ``ModelSettings`` holds it; None resets. Raises InvalidRequest for ``key``."""
-    if key == "default":
-        return _flag(key, value)
-    if key not in _FIELDS:
+    if key != "default" and key not in _FIELDS:
         raise InvalidRequest(
             f"There is no setting '{key}'. Known are default, {', '.join(sorted(_FIELDS))}.",
             param=key,
         )
     if value is None:
         return None
-    kind = _kind(key)
+    kind = bool if key == "default" else _kind(key)
     if kind is bool:
         return _flag(key, value)
     if kind in (int, float):

@@ -1,9 +1,13 @@
-"""Makes the records follow what is on disk: new models, replaced ones, vanished ones."""
+"""Makes the records follow what is on disk, new, replaced and vanished, and what is wished."""
+
+from collections.abc import Collection
 
 import structlog
 
 from omlxd.errors import ModelNotFound
 from omlxd.pool.catalog import Catalog, CatalogModel
+from omlxd.pool.entry import Ready
+from omlxd.pool.options import ModelSettings
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
 from omlxd.pool.settings import SettingsBook
@@ -24,6 +28,19 @@ def follow(residency: Residency, catalog: Catalog, book: SettingsBook) -> None:
     for record in list(residency.records.values()):
         if record.id not in catalog.models:
             _vanished(residency, record)
+
+
+def follow_change(
+    residency: Residency, model_id: str, settings: ModelSettings, changed: Collection[str]
+) -> None:
+    """``changed`` keys of the ``settings`` of a model, which may be broken or gone, take hold."""
+    record = residency.records.get(model_id)
+    if record is not None:
+        record.settings = settings
+        if "pinned" in changed:
+            away = not isinstance(record.state, Ready)
+            record.preload = record.pinned and away and not record.gone
+    residency.advance()
 
 
 def _follow_one(residency: Residency, record: ModelRecord, model: CatalogModel) -> None:

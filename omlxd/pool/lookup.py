@@ -1,6 +1,8 @@
 """The model that a request means: by name, by alias, or the default."""
 
-from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, Starting
+from contextlib import suppress
+
+from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, OmlxdError, Starting
 from omlxd.pool import names
 from omlxd.pool.catalog import Catalog, CatalogModel
 from omlxd.pool.settings import SettingsBook
@@ -16,12 +18,13 @@ def resolve(
     Raises ModelNotFound, AmbiguousModel, ModelBroken, InvalidRequest (no default), Starting.
     """
     wanted = name if name is not None else _default(catalog, book, scanned=scanned)
-    known = {**catalog.models, **catalog.broken}
     try:
-        found = names.find(wanted, known, book.aliases(known))
+        found = _on_disk(wanted, catalog, book)
     except ModelNotFound:
         if not scanned:
             raise Starting(STILL_READING) from None
+        if name is None:
+            raise ModelNotFound(wanted, by_default=True) from None
         raise
     if found in catalog.models:
         return catalog.models[found]
@@ -31,6 +34,36 @@ def resolve(
         file=broken.file,
         reason=broken.reason,
     )
+
+
+def settings_id(name: str, catalog: Catalog, book: SettingsBook, *, scanned: bool) -> str:
+    """The model whose settings ``name`` means: also a broken one, or one that is gone.
+
+    Raises ModelNotFound, AmbiguousModel, Starting.
+    """
+    if name in book.ids:
+        return name
+    try:
+        return _on_disk(name, catalog, book)
+    except ModelNotFound:
+        if not scanned:
+            raise Starting(STILL_READING) from None
+        with suppress(ModelNotFound):
+            return names.find(name, book.ids, book.aliases(book.ids))
+        raise
+
+
+def default_id(catalog: Catalog, book: SettingsBook) -> str | None:
+    """The model of requests that name none, if there is one."""
+    try:
+        return _on_disk(_default(catalog, book, scanned=True), catalog, book)
+    except OmlxdError:
+        return None
+
+
+def _on_disk(name: str, catalog: Catalog, book: SettingsBook) -> str:
+    known = {**catalog.models, **catalog.broken}
+    return names.find(name, known, book.aliases(known))
 
 
 def _default(catalog: Catalog, book: SettingsBook, *, scanned: bool) -> str:

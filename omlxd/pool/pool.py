@@ -9,13 +9,7 @@ from typing import Any
 import structlog
 
 from omlxd.engine.messages import ModelFacts
-from omlxd.errors import (
-    InvalidRequest,
-    ModelNotFound,
-    ModelUnloading,
-    ShuttingDown,
-    StateUnwritable,
-)
+from omlxd.errors import InvalidRequest, ModelNotFound, ModelUnloading, ShuttingDown
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.readings import ModelView
 from omlxd.pool import guard
@@ -24,8 +18,8 @@ from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
 from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
 from omlxd.pool.failures import cooling_down, too_many_wait
 from omlxd.pool.fit import Fit
-from omlxd.pool.follow import follow
-from omlxd.pool.lookup import resolve
+from omlxd.pool.follow import follow, follow_change
+from omlxd.pool.lookup import resolve, settings_id
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import Lease, ModelRecord, Waiter
@@ -100,11 +94,23 @@ class EnginePool:
         """
         return resolve(name, self._catalog, self._book, scanned=self.scanned)
 
+    @property
+    def default(self) -> str | None:
+        """What was set as the default model, whether it is there or not."""
+        return self._book.default
+
+    def settings_id(self, name: str) -> str:
+        """The model whose settings ``name`` means, though it be broken or gone.
+
+        Raises ModelNotFound, AmbiguousModel, Starting.
+        """
+        return settings_id(name, self._catalog, self._book, scanned=self.scanned)
+
     def settings(self, model_id: str) -> ModelSettings:
         return self._book.of(model_id)
 
     def setting_origins(self, model_id: str) -> Mapping[str, str]:
-        """``api`` or ``file`` for each setting that is set, ``default`` for the default model."""
+        """``api`` or ``file`` for each setting that is set."""
         return self._book.origin(model_id)
 
     async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
@@ -113,19 +119,14 @@ class EnginePool:
         Takes hold at once and is on disk when this returns. Raises ModelNotFound,
         InvalidRequest with the key at fault, StateUnwritable.
         """
-        record = self._record(model_id)
-        self._book.change(model_id, changes, self._catalog.models)
-        record.settings = self._book.of(model_id)
-        if "pinned" in changes:
-            record.preload = record.pinned and not isinstance(record.state, Ready)
-        self._residency.advance()
-        try:
-            await self._settings_file.write(self._book.to_json())
-        except OSError as error:
-            raise StateUnwritable(
-                f"The change is in force but will be lost at a restart: {error.strerror}."
-            ) from error
-        return record.settings
+        on_disk = {*self._catalog.models, *self._catalog.broken}
+        if model_id not in on_disk and model_id not in self._book.ids:
+            raise ModelNotFound(model_id)
+        self._book.change(model_id, changes, on_disk)
+        settings = self._book.of(model_id)
+        follow_change(self._residency, model_id, settings, changes)
+        await self._settings_file.keep(self._book.to_json())
+        return settings
 
     def context_length(self, model_id: str) -> int | None:
         """The effective one: the model's own, or less where the settings say so."""

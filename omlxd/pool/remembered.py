@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from omlxd.errors import StateUnwritable
 from omlxd.store import DamagedFile, read_json, write_json
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,15 @@ class Remembered:
         self._last = asyncio.create_task(self._write(self._last, value), name="remember")
         self._last.add_done_callback(self._finished)
         return asyncio.shield(self._last)
+
+    async def keep(self, change: Any) -> None:
+        """Returns when the ``change``, which is in force, is on disk. Raises StateUnwritable."""
+        try:
+            await self.write(change)
+        except OSError as error:
+            raise StateUnwritable(
+                f"The change is in force but will be lost at a restart: {error.strerror}."
+            ) from error
 
     async def flush(self) -> None:
         """Wait until everything is on disk, or has failed to be."""

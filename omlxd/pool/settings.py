@@ -30,6 +30,12 @@ class SettingsBook:
         """Name of the default model."""
         return self._default if self._default is not None else self._options.default
 
+    @property
+    def ids(self) -> set[str]:
+        """Models that something is wished for, whether they are there or not."""
+        chosen = () if self._default is None else (self._default,)
+        return {*self._configured, *self._changed, *chosen}
+
     def of(self, model_id: str) -> ModelSettings:
         configured = self._configured.get(model_id, NO_WISHES)
         changes = self._changed.get(model_id)
@@ -49,7 +55,7 @@ class SettingsBook:
         """Set some keys of a model, ``None`` resets a key to the configuration's.
 
         ``default`` (true or false) makes it the default model, or no longer. All or nothing.
-        Raises InvalidRequest with the key at fault.
+        ``ids`` are those on disk. Raises InvalidRequest with the key at fault.
         """
         checked = {key: check_change(key, value) for key, value in changes.items()}
         self._check_aliases(model_id, checked.get("aliases") or (), ids)
@@ -103,7 +109,8 @@ class SettingsBook:
             self._changed[model_id] = kept
 
     def _check_aliases(self, model_id: str, wanted: Iterable[str], ids: Iterable[str]) -> None:
-        known = set(ids)
+        # Also of those that are gone, or it would be ambiguous once they are back.
+        known = {*ids, *self.ids}
         taken = {a: m for a, m in self.aliases(known).items() if m != (model_id,)}
         for alias in wanted:
             if alias in known and alias != model_id:

@@ -15,6 +15,8 @@ from omlxd.pool.entry import (
     Unloading,
 )
 from omlxd.pool.line import in_line
+from omlxd.pool.lookup import default_id
+from omlxd.pool.options import ModelSettings
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
@@ -39,6 +41,7 @@ class ModelStatus:
 
     Attributes:
         state: absent, queued, loading, ready, draining, unloading, failed or broken.
+        default: requests that name no model get it.
         detail: the reason of a drain or of a wait.
         position: place in the line for memory, 1 is next; None when not in line.
         weights_bytes: as loaded, else from the files.
@@ -53,6 +56,7 @@ class ModelStatus:
     kind: ModelKind | None = None
     aliases: tuple[str, ...] = ()
     pinned: bool = False
+    default: bool = False
     context_length: int | None = None
     weights_bytes: int | None = None
     measured_bytes: int | None = None
@@ -74,9 +78,14 @@ def state_name(state: State) -> str:
     return type(state).__name__.lower()
 
 
-def of_broken(model: BrokenModel) -> ModelStatus:
-    problem = Problem("model_broken", model.reason, file=model.file)
-    return ModelStatus(id=model.id, state="broken", problem=problem)
+def of_broken(model: BrokenModel, settings: ModelSettings) -> ModelStatus:
+    return ModelStatus(
+        id=model.id,
+        state="broken",
+        aliases=settings.aliases or (),
+        pinned=bool(settings.pinned),
+        problem=Problem("model_broken", model.reason, file=model.file),
+    )
 
 
 def statuses(
@@ -89,7 +98,7 @@ def statuses(
 ) -> tuple[ModelStatus, ...]:
     """All models, the broken ones too, by id; ``idle_timeout`` as for ``record.idle_ends``."""
     places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
-    now = ports.clock()
+    now, default = ports.clock(), default_id(catalog, book)
     known = []
     for record in residency.records.values():
         residency.device.note_progress(record)
@@ -99,6 +108,7 @@ def statuses(
         known.append(
             replace(
                 status,
+                default=record.id == default,
                 position=places.get(record.id),
                 promised_bytes=residency.device.promised_to(record.id),
                 measured_bytes=sizes.measured(record.model),
@@ -107,7 +117,11 @@ def statuses(
                 unload_in=_unload_in(record, idle_timeout, now),
             )
         )
-    broken = [of_broken(b) for b in catalog.broken.values() if b.id not in residency.records]
+    broken = [
+        of_broken(model, book.of(model.id))
+        for model in catalog.broken.values()
+        if model.id not in residency.records
+    ]
     return tuple(sorted([*known, *broken], key=lambda status: status.id))
 
 

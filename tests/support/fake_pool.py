@@ -239,6 +239,15 @@ class FakePool:
             raise ModelNotFound(name, ["org/tiny"])
         return self.catalog.models[name]
 
+    @property
+    def default(self) -> str | None:
+        return next(iter(self.catalog.models), None)
+
+    def settings_id(self, name: str) -> str:
+        if name in self.catalog.broken:
+            return name
+        return self.resolve(name).id
+
     def settings(self, model_id: str) -> ModelSettings:
         return self.model_settings
 
@@ -299,7 +308,13 @@ class FakePool:
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         return tuple(
-            ModelStatus(m.id, "absent", m.kind, context_length=self.context_length(m.id))
+            ModelStatus(
+                m.id,
+                "absent",
+                m.kind,
+                context_length=self.context_length(m.id),
+                default=m.id == self.default,
+            )
             for m in self.catalog.models.values()
         )
 

@@ -40,6 +40,22 @@ async def test_null_gives_a_setting_back(world: World) -> None:
     assert call.json["settings"] == {}
 
 
+async def test_the_settings_of_a_broken_model_can_be_changed(world: World) -> None:
+    broken = BrokenModel("bad/one", "config.json", "is missing")
+    world.pool.catalog = replace(world.pool.catalog, broken={broken.id: broken})
+    call = await patch(world, "/v1/models/bad/one", {"temperature": 0.5})
+    assert call.json == {
+        "id": "bad/one",
+        "object": "model",
+        "settings": {"temperature": {"value": 0.5, "origin": "api"}},
+    }
+
+
+async def test_a_model_tells_whether_it_is_the_default(world: World) -> None:
+    shown = [(await get(world.app, f"/v1/models/{n}").end()).json for n in ("org/tiny", "plain")]
+    assert [model["default"] for model in shown] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from omlxd.errors import InvalidRequest, ModelNotFound, StateUnwritable
+from omlxd.pool.catalog import BrokenModel
 from omlxd.pool.options import ModelSettings, PoolOptions
-from omlxd.pool.settings import SettingsBook
+from omlxd.pool.settings import KEYS, SettingsBook
 from tests.unit.pool.fakes import House, a_model, settle
 
 IDS = ("m", "n")
@@ -50,7 +51,7 @@ def test_a_change_lies_over_the_configuration_and_null_takes_it_away() -> None:
         ("idle_timeout", -1),
         ("pinned", 1),
         ("pinned", "yes"),
-        ("default", None),
+        ("default", 1),
         ("aliases", "x"),
         ("aliases", [1]),
         ("aliases", [" "]),
@@ -112,6 +113,9 @@ def test_the_default_model_is_set_and_taken_back() -> None:
     settings.change("n", {"default": False}, IDS)
     assert settings.default == "m"
     settings.change("m", {"default": False}, IDS)
+    assert settings.default == "n"
+    settings.change("m", {"default": True}, IDS)
+    settings.change("m", {"default": None}, IDS)
     assert settings.default == "n"
 
 
@@ -193,6 +197,79 @@ async def test_a_change_that_cannot_be_saved_says_so_and_is_in_force(tmp_path: P
 async def test_settings_of_an_unknown_model_cannot_be_changed() -> None:
     with pytest.raises(ModelNotFound):
         await House().pool.change_settings("m", {"pinned": True})
+
+
+async def test_the_settings_of_a_model_that_is_gone_can_still_be_changed() -> None:
+    house = House(a_model("own/m"), a_model("n"))
+    await house.pool.change_settings("own/m", {"pinned": True, "aliases": ["x"], "default": True})
+    house.show(a_model("n"), a_model("m"))
+    assert house.pool.settings_id("own/m") == "own/m"
+    assert house.pool.settings_id("OWN/M") == "m", "what is there comes first"
+    with pytest.raises(InvalidRequest, match="already an alias of own/m"):
+        await house.pool.change_settings("n", {"aliases": ["x"]})
+    await house.pool.change_settings("own/m", dict.fromkeys((*KEYS, "default")))
+    await house.pool.change_settings("n", {"aliases": ["x"]})
+    with pytest.raises(ModelNotFound):
+        await house.pool.change_settings("own/m", {"pinned": False})
+    house.show(a_model("own/m"), a_model("n"))
+    assert not house.status("own/m").pinned
+    assert house.pool.resolve("x").id == "n"
+
+
+async def test_the_settings_of_a_broken_model_are_shown_and_can_be_changed() -> None:
+    house = House(a_model("m"))
+    await house.pool.change_settings("m", {"pinned": True, "aliases": ["x"]})
+    await settle()
+    house.show(broken=[BrokenModel("m", "config.json", "is empty")])
+    await settle()
+    assert (house.state("m"), house.status("m").pinned) == ("broken", True)
+    assert house.status("m").aliases == ("x",)
+    assert house.pool.settings_id("x") == "m"
+    await house.pool.change_settings("m", {"pinned": False})
+    assert not house.status("m").pinned
+    house.show(a_model("m"))
+    await settle()
+    assert house.state("m") == "absent"
+
+
+async def test_a_pin_does_not_bring_back_what_is_gone() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m")
+    await settle()
+    house.engine.tickets[0].finish()
+    await settle()
+    await house.pool.change_settings("m", {"top_p": 0.5})
+    house.show()
+    assert house.state("m") == "draining"
+    await house.pool.change_settings("m", {"pinned": True})
+    assert (house.state("m"), house.pool.preloading) == ("draining", ())
+    use.leave.set()
+    await settle()
+    house.engine.unloads[0][1].set_result(1)
+    await settle()
+    assert house.pool.statuses() == ()
+
+
+async def test_a_default_that_is_not_there_is_called_the_default() -> None:
+    house = House(a_model("m"), a_model("n"))
+    await house.pool.change_settings("m", {"default": True})
+    assert [status.id for status in house.pool.statuses() if status.default] == ["m"]
+    assert house.pool.default == "m"
+    house.show(a_model("n"), a_model("o"))
+    with pytest.raises(ModelNotFound, match="default model 'm'"):
+        house.pool.resolve(None)
+    assert not any(status.default for status in house.pool.statuses())
+    await house.pool.change_settings("m", {"default": None})
+    assert house.pool.default is None
+    with pytest.raises(InvalidRequest):
+        house.pool.resolve(None)
+
+
+async def test_the_only_model_is_the_default_while_there_is_no_other() -> None:
+    house = House(a_model("m"))
+    assert house.status("m").default
+    house.show(a_model("m"), a_model("n"))
+    assert not house.status("m").default
 
 
 async def test_a_damaged_state_file_is_put_aside_and_reported(tmp_path: Path) -> None:
