@@ -2,12 +2,13 @@
 
 import argparse
 import os
-import signal
 import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from omlxd.cli import early_stop
 
 if TYPE_CHECKING:
     from omlxd.config.load import Config
@@ -44,9 +45,6 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.supervised:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _leave_early)
     # The port first: what is imported below takes longer than a client should be refused.
     door = _take_port(arguments)
     try:
@@ -61,11 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         if isinstance(door, Door):
             door.listener.close()
-
-
-def _leave_early(number: int, frame: object) -> None:
-    """A stop before the daemon listens for one: a death by signal would be started again."""
-    raise SystemExit(0)
 
 
 def _give_up(error: Exception, *, supervised: bool) -> int:
@@ -152,17 +145,21 @@ def _serve(
     from omlxd.daemon.surroundings import Process
 
     doors = open_doors(door.config, door.listener)
-    host, port = doors.tcp.getsockname()[:2]
-    lock.announce(host, port)
-    from omlxd.daemon.main import serve
-    from omlxd.service.awake import open_awake
+    try:
+        host, port = doors.tcp.getsockname()[:2]
+        lock.announce(host, port)
+        from omlxd.daemon.main import serve
+        from omlxd.service.awake import open_awake
 
-    process = Process(
-        log=log,
-        awake=open_awake(os.getpid()),
-        leaving=lambda code: _leave(tenant, lock, code),
-    )
-    return serve(door.config, doors, instance_at(lock.record.instance_id, host, port), process)
+        process = Process(
+            log=log,
+            awake=open_awake(os.getpid()),
+            leaving=lambda code: _leave(tenant, lock, code),
+            stop_asked=early_stop.asked,
+        )
+        return serve(door.config, doors, instance_at(lock.record.instance_id, host, port), process)
+    finally:
+        doors.leave()
 
 
 def _leave(tenant: "tenure.Tenant", lock: "InstanceLock", code: int) -> int:

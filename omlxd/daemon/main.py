@@ -25,6 +25,7 @@ from omlxd.store import sweep
 
 log = structlog.get_logger(__name__)
 
+STOPS = (signal.SIGTERM, signal.SIGINT)
 EXIT_RESTART = 75
 """Something died; whoever supervises us should start us again (EX_TEMPFAIL of sysexits.h)."""
 SHORT_WAIT = 0.2
@@ -47,7 +48,9 @@ def serve(config: Config, doors: Doors, instance: Instance, process: Process) ->
     try:
         return asyncio.run(Daemon(config, doors, instance, process).run())
     finally:
-        doors.leave()
+        # The loop has let go of them, and a further one must not cut the leaving short.
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _shutting_down() -> ShuttingDown:
@@ -81,8 +84,10 @@ class Daemon:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(self._executor)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             loop.add_signal_handler(number, self._signalled, number)
+        if self._process.stop_asked():
+            return 0
         # Until it is ready there is nothing to collect, and looking takes a third of the start.
         gc.disable()
         # Imported here: the port listens by now, and these take most of the start.

@@ -20,6 +20,10 @@ def _nobody(code: int) -> int:
     return code
 
 
+def _not_yet() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """Attributes:
@@ -27,8 +31,10 @@ class Process:
     awake: None where nothing keeps the machine awake.
     leaving: called with the exit code before the process ends without unwinding; gives the
         one to end with.
+    stop_asked: whether somebody asked for a stop before the daemon listened for it.
     """
 
     log: TextIO | None = None
     awake: Wakefulness | None = None
     leaving: Callable[[int], int] = _nobody
+    stop_asked: Callable[[], bool] = _not_yet

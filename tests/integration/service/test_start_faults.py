@@ -18,7 +18,7 @@ from omlxd.errors import PortTaken
 from omlxd.service.restarts import MOST_STARTS
 from tests.integration.service.conftest import REPOSITORY
 
-START = "import os, sys; {fault}; from omlxd.cli.main import run; sys.exit(run(sys.argv[1:]))"
+START = "import os, sys; {fault}; from omlxd.__main__ import main; sys.exit(main())"
 KILL_SELF = "os.kill(os.getpid(), {number})"
 
 
@@ -98,21 +98,57 @@ def test_a_fault_that_cannot_be_counted_is_not_tried_again(tmp_path: Path) -> No
     assert "cannot be written" in ended.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("place", ["omlxd.config.load.load", "omlxd.daemon.doors.open_doors"])
-def test_a_stop_early_in_a_supervised_start_is_a_clean_one(
-    tmp_path: Path, place: str, number: signal.Signals
+@pytest.mark.parametrize(
+    ("place", "number", "supervised"),
+    [
+        ("omlxd.cli.main.run", signal.SIGTERM, False),
+        ("omlxd.cli.main.run", signal.SIGINT, False),
+        ("omlxd.config.load.load", signal.SIGTERM, True),
+        ("omlxd.config.load.load", signal.SIGINT, False),
+        ("omlxd.daemon.doors.open_doors", signal.SIGTERM, False),
+        ("omlxd.service.awake.open_awake", signal.SIGINT, True),
+    ],
+)
+def test_a_stop_early_in_the_start_is_a_clean_one(
+    tmp_path: Path, place: str, number: signal.Signals, supervised: bool
 ) -> None:
     """Else launchd would start again what somebody has just stopped."""
     module, _, function = place.rpartition(".")
     kill = f"lambda *_, **__: {KILL_SELF.format(number=int(number))}"
-    ended = serve(tmp_path, fault=f"import {module} as m; m.{function} = {kill}")
+    fault = f"import {module} as m; m.{function} = {kill}"
+    ended = serve(tmp_path, fault=fault, supervised=supervised)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
-    assert not (tmp_path / "state" / "instance.json").exists()
-    if place.endswith("open_doors"):
+    state = tmp_path / "state"
+    assert not (state / "instance.json").exists()
+    assert not (state / "local.key").exists()
+    if place.endswith(("open_doors", "open_awake")):
         assert recorded(tmp_path)["ending"] == "stopped"
-        assert not (tmp_path / "state" / "starts.json").exists()
+        assert not (state / "starts.json").exists()
+
+
+SWALLOWED = """
+import os, signal, omlxd.service.awake, omlxd.daemon.doors
+def kill():
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000): pass
+class Falls:
+    __del__ = lambda self: kill()
+leave = omlxd.daemon.doors.Doors.leave
+omlxd.service.awake.open_awake = lambda pid: Falls() and None
+omlxd.daemon.doors.Doors.leave = lambda self: (kill(), leave(self))
+"""
+
+
+def test_a_stop_that_falls_where_errors_are_ignored_is_not_lost_and_its_repetition_no_harm(
+    tmp_path: Path,
+) -> None:
+    """Python ignores what is raised while an object is being freed."""
+    ended = serve(tmp_path, fault=f"exec({SWALLOWED!r})", supervised=False)
+    assert "Exception ignored" in ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    assert recorded(tmp_path)["ending"] == "stopped"
+    assert not (tmp_path / "state" / "local.key").exists()
 
 
 class Obliging(socket.socket):
