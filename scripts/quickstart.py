@@ -141,7 +141,7 @@ def choose_model(client: httpx.Client) -> str:
         if models:
             return SMOLLM2 if SMOLLM2 in models else min(models, key=lambda name: models[name])
         time.sleep(0.2)
-    raise CannotGoOn(f"no model is served; {client.base_url}status says why. Is {MODELS} empty?")
+    raise CannotGoOn(f"no model is served; {client.base_url}/status says why. Is {MODELS} empty?")
 
 
 def load(client: httpx.Client, model: str) -> None:
