@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from omlxd import errors
+from omlxd.api.json_object import unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,7 @@ def _from_http(request: Request, error: HTTPException) -> errors.OmlxdError:
         if path.startswith("/v1/v1/"):
             hint = " The path has /v1 twice: give the client a base URL without /v1, or drop one."
         return errors.NotFound(f"There is nothing at {request.method} {path}.{hint}")
-    return errors.InvalidRequest(
-        "The request body could not be read as JSON: it must be UTF-8 and not nested too deeply."
-    )
+    return unreadable(error.__cause__)
 
 
 def _method_refused(request: Request) -> Response:
@@ -183,6 +182,8 @@ def _method_refused(request: Request) -> Response:
 
 
 _REMEDIES: Final[Mapping[str, str]] = {
+    "dict_type": "It must be a JSON object.",
+    "model_attributes_type": "It must be a JSON object.",
     "missing": "The field is required; add it.",
     "string_unicode": "The text holds half of a surrogate pair; send valid Unicode.",
 }
@@ -224,6 +225,9 @@ def field_name(location: Sequence[str | int]) -> str | None:
 
 def _got(mistake: Mapping[str, Any]) -> str:
     value = mistake.get("input")
-    if isinstance(value, bool | int | float):
-        return f", not {value!r}"
-    return f", not {value!r}" if isinstance(value, str) and len(value) <= 40 else ""
+    short = value is None or isinstance(value, bool | int | float | str)
+    return (
+        f", not {text}"
+        if short and len(text := json.dumps(value, ensure_ascii=False)) <= 42
+        else ""
+    )

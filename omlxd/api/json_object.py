@@ -1,6 +1,7 @@
 """Reads a body whose keys are known only to whoever it is for: a JSON object, strictly."""
 
 import json
+import sys
 from typing import Any
 
 from omlxd.errors import InvalidRequest
@@ -15,14 +16,25 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise InvalidRequest(
             f"The body is not valid JSON: {error.msg} at character {error.pos}."
         ) from None
-    except (UnicodeDecodeError, RecursionError, ValueError):
-        raise InvalidRequest(
-            "The request body could not be read as JSON: it must be UTF-8, not nested too deeply, "
-            "and its numbers of a sane length."
-        ) from None
+    except (RecursionError, ValueError) as error:
+        raise unreadable(error) from None
     if not isinstance(value, dict):
         raise InvalidRequest("The body must be a JSON object.")
     return value
+
+
+def unreadable(cause: BaseException | None) -> InvalidRequest:
+    """For JSON that Python's parser gave up on with ``cause``, though it may be right."""
+    match cause:
+        case UnicodeDecodeError():
+            why = f"it is not UTF-8 at byte {cause.start}"
+        case RecursionError():
+            why = "it is nested too deeply"
+        case ValueError():
+            why = f"it has a whole number of more than {sys.get_int_max_str_digits()} digits"
+        case _:
+            why = "the server's log may say more"
+    return InvalidRequest(f"The request body could not be read as JSON: {why}.")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
