@@ -13,6 +13,7 @@ from typing import Any
 
 from omlxd.backend.safetensors import BadFile, is_lfs_pointer, read_weights
 from omlxd.errors import ModelBroken, ModelLoadFailed
+from omlxd.printable import printable
 
 _JSON_LIMIT = 32 * 1024**2
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -58,6 +59,27 @@ def check_model_files(folder: Path) -> ModelFiles:
     if (claim := impossible_layers(config, chain.from_iterable(tensors))) is not None:
         raise _broken(folder / "config.json", claim)
     return ModelFiles(folder, config, weight_files, sum(sum(t.values()) for t in tensors))
+
+
+def parse_object(content: bytes) -> dict[str, Any] | None:
+    """The JSON object in ``content``, all its texts fit to be shown; None for other JSON.
+
+    Raises ValueError or RecursionError for what is no JSON.
+    """
+    table = json.loads(content)
+    return _shown(table) if isinstance(table, dict) else None
+
+
+def _shown(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [_shown(item) for item in value]
+        case dict():
+            return {printable(key): _shown(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def tensors_of(file: Path) -> Mapping[str, int]:
@@ -163,12 +185,12 @@ def _read_json(file: Path) -> dict[str, Any]:
         content = file.read_bytes()
         if is_lfs_pointer(content):
             raise _broken(file, "is a git-LFS pointer, not the file; run 'git lfs pull'")
-        table = json.loads(content)
+        table = parse_object(content)
     except OSError as error:
         raise _broken(file, f"cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
         raise _broken(file, "is not JSON") from None
-    if not isinstance(table, dict):
+    if table is None:
         raise _broken(file, "is not a JSON object")
     return table
 

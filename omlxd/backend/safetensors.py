@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from omlxd.printable import printable
+
 LONGEST_HEADER = 10 * 1024 * 1024
 """Bytes, some 70,000 tensors; parsed it may take 25 times as much. The format allows 100 MB."""
 MOST_DIMENSIONS = 32
@@ -51,12 +53,14 @@ FLOATS: Mapping[str, int] = {"F16": 2, "BF16": 2, "F32": 4}
 
 
 class BadFile(Exception):
-    """A file that cannot be what its name says; the text is the reason, without a path."""
+    """A file that cannot be what its name says; the text is the reason, without a path.
+
+    Either may hold names out of the folder, and both are shown.
+    """
 
     def __init__(self, file: str, reason: str) -> None:
-        super().__init__(f"{file}: {reason}")
-        self.file = file
-        self.reason = reason
+        self.file, self.reason = printable(file), printable(reason)
+        super().__init__(f"{self.file}: {self.reason}")
 
 
 class Missing(BadFile):

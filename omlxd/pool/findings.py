@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from omlxd.backend.safetensors import BadFile, Missing, Unreadable
 from omlxd.pool.catalog import BrokenModel, CatalogModel, Skipped
 from omlxd.pool.folder import Folder, HeaderCache, inspect
+from omlxd.printable import printable
 
 PART = r"[A-Za-z0-9][\w.-]*"
 MODEL_ID = re.compile(rf"{PART}(/{PART})?")
@@ -22,7 +23,7 @@ class Findings:
 
     def skip(self, name: str, reason: str) -> None:
         if len(self.skipped) < LONGEST_SKIPPED:
-            self.skipped.append(Skipped(name, reason))
+            self.skipped.append(Skipped(printable(name), printable(reason)))
 
     def fail(self, name: str, path: str, error: OSError) -> None:
         """The folder ``path``, called ``name``, could not be read."""

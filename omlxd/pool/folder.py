@@ -1,14 +1,18 @@
 """Looks at one folder that should be a model: config, weights, what it is, or what is wrong."""
 
 import hashlib
-import json
 import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from omlxd.backend.model_files import first_bad_name, impossible_layers, is_weight_file
+from omlxd.backend.model_files import (
+    first_bad_name,
+    impossible_layers,
+    is_weight_file,
+    parse_object,
+)
 from omlxd.backend.safetensors import (
     BadFile,
     Missing,
@@ -109,12 +113,12 @@ class Folder:
         return data
 
     def table(self, name: str) -> dict[str, Any]:
-        """A JSON object. Raises BadFile."""
+        """A JSON object, its texts fit to be shown. Raises BadFile."""
         try:
-            table = json.loads(self.read(name))
+            table = parse_object(self.read(name))
         except (ValueError, RecursionError) as error:
             raise BadFile(name, "is not valid JSON") from error
-        if not isinstance(table, dict):
+        if table is None:
             raise BadFile(name, "is not a JSON object")
         return table
 

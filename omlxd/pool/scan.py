@@ -14,6 +14,7 @@ from omlxd.pool.catalog import RootScan, RootState, RootStatus, is_inside
 from omlxd.pool.findings import Findings, scan_model
 from omlxd.pool.folder import HeaderCache
 from omlxd.pool.hub_cache import COMMIT, HUB, hub_id, is_hub, scan_hub
+from omlxd.printable import printable
 
 
 def scan_root(path: str, headers: HeaderCache) -> RootScan:
@@ -24,10 +25,10 @@ def scan_root(path: str, headers: HeaderCache) -> RootScan:
         names = sorted(os.listdir(root))
         _scan_level(root, names, findings, headers)
     except OSError as error:
-        return RootScan(_trouble(path, error))
+        return RootScan(_trouble(printable(path), error))
     headers.forget_unseen()
     return RootScan(
-        RootStatus(path, RootState.OK),
+        RootStatus(printable(path), RootState.OK),
         tuple(findings.models),
         tuple(findings.broken),
         tuple(findings.skipped),

@@ -13,6 +13,7 @@ from omlxd.pool.folder import HeaderCache
 from omlxd.pool.protocol import Timer
 from omlxd.pool.scan import scan_root
 from omlxd.pool.timing import CallLater
+from omlxd.printable import printable
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +31,8 @@ class RootScanner:
 
     def __init__(self, path: str, scan: Scan, changed: Callable[[], None]) -> None:
         self.path = path
-        self.latest = RootScan(RootStatus(path, RootState.SCANNING))
+        self._shown = printable(path)
+        self.latest = RootScan(RootStatus(self._shown, RootState.SCANNING))
         self._scan = scan
         self._changed = changed
         self._headers = HeaderCache()
@@ -69,7 +71,7 @@ class RootScanner:
             f"Reading it takes longer than {limit:g} s; the volume may be asleep, "
             "disconnected, or waiting for a permission prompt."
         )
-        self._adopt(replace(self.latest, status=RootStatus(self.path, RootState.HANGING, detail)))
+        self._adopt(replace(self.latest, status=RootStatus(self._shown, RootState.HANGING, detail)))
 
     def _work(self, look: asyncio.Future[None], headers: HeaderCache) -> None:
         try:
@@ -77,7 +79,7 @@ class RootScanner:
         except Exception as fault:
             # The thread's boundary; the fault is shown in the status.
             log.exception("scan_fault", root=self.path)
-            status = RootStatus(self.path, RootState.FAILED, f"Reading failed: {fault!r}.")
+            status = RootStatus(self._shown, RootState.FAILED, f"Reading failed: {fault!r}.")
             result = RootScan(status)
         try:
             look.get_loop().call_soon_threadsafe(self._finished, look, result)

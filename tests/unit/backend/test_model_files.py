@@ -184,7 +184,6 @@ def test_a_config_that_claims_layers_without_weights_is_named(
         {"num_hidden_layers": None, "num_layers": "many"},
         {"max_window_layers": 10**9, "num_experts": 4096, "max_position_embeddings": 10**7},
         {"quantization_config": {"ignored_layers": ["lm_head"] * 1000}},
-        json.loads('{"a":' * 900 + "{}" + "}" * 900),
         {"moe_layers_enum": ",".join(map(str, range(1000)))},
     ],
 )
@@ -201,4 +200,17 @@ def test_layers_that_the_weights_have_are_believed(folder: Path) -> None:
     check_model_files(folder)
     write_json(folder / "config.json", {"model_type": "llama", "num_hidden_layers": 301})
     with pytest.raises(ModelBroken, match=r"claims 301 layers .*, and .* have 300"):
+        check_model_files(folder)
+
+
+def test_a_config_of_too_many_levels_is_named(folder: Path) -> None:
+    (folder / "config.json").write_text('{"a":' * 5000 + "{}" + "}" * 5000)
+    with pytest.raises(ModelBroken, match=r"config\.json is not JSON"):
+        check_model_files(folder)
+
+
+def test_half_a_character_in_an_index_can_be_shown(folder: Path) -> None:
+    places = {"weight_map": {"a": "\ud800.safetensors"}}
+    write_json(folder / "model.safetensors.index.json", places)
+    with pytest.raises(ModelBroken, match=r"lacks \\ud800\.safetensors"):
         check_model_files(folder)

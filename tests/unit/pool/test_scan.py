@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -397,3 +399,62 @@ def test_a_config_that_claims_layers_without_weights_is_broken(tmp_path: Path) -
     (broken,) = scan(tmp_path).broken
     assert (broken.id, broken.file) == ("lie", "config.json")
     assert broken.reason == "claims 20000 layers (num_hidden_layers), and the weights have 0"
+
+
+def test_nothing_that_is_found_fails_to_be_shown(tmp_path: Path) -> None:
+    """T61: half a character, or a control, in any name or text of a folder."""
+    half = "\ud800\x1b[2J"
+    for name in ("config", "method", "index", "bits", "tokenizer", "type"):
+        make_model(tmp_path / name, config={"architectures": [half], half: [half, {half: half}]})
+    make_model(tmp_path / "method", config={"quantization_config": {"quant_method": half}})
+    make_model(tmp_path / "type", config={"model_type": half})
+    index = {"weight_map": {"a": f"{half}.safetensors"}}
+    (tmp_path / "index" / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(
+        json.dumps({"tool_parser_type": half})
+    )
+    (tmp_path / "bits" / "generation_config.json").write_text(json.dumps({half: half}))
+    (tmp_path / "bits" / "model.safetensors").write_bytes(
+        safetensors({"a": ("F32", (4,))}, dtype=half)
+    )
+    found = scan(tmp_path)
+    assert {model.id for model in found.models} == {"config", "method"}
+    assert {broken.id for broken in found.broken} == {"index", "bits", "tokenizer", "type"}
+    shown = [value for item in (*found.models, *found.broken) for value in texts(asdict(item))]
+    assert r"\ud800\x1b[2J" in shown
+    assert all(text.isprintable() for text in shown)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems know no such names")
+def test_a_name_that_is_no_text_is_shown_with_escapes(tmp_path: Path) -> None:
+    root = os.fsencode(tmp_path)
+    for name in (b"bad\xff", b"models--bad\xff", b"org/bad\xff", b"root\xff"):
+        make_model(Path(os.fsdecode(root + b"/" + name)))
+    weights = os.fsencode(make_model(tmp_path / "weights")) + b"/model\xff.safetensors"
+    Path(os.fsdecode(weights)).write_bytes(b"")
+    missing = make_model(tmp_path / "missing")
+    (missing / "model.safetensors").rename(Path(os.fsdecode(bytes(missing) + b"/\xff.bin")))
+    found = scan(tmp_path)
+    alone = scan(Path(os.fsdecode(root + b"/root\xff")))
+    absent = scan(Path(os.fsdecode(root + b"/absent\xff")))
+    assert r"bad\udcff" in skipped(found)
+    shown = [
+        value
+        for item in (*found.broken, *found.skipped, *alone.skipped, alone.status, absent.status)
+        for value in texts(asdict(item))
+    ]
+    assert len(found.broken) == 2
+    assert all(text.isprintable() for text in shown)
+
+
+def texts(value: object) -> list[str]:
+    """All in ``value``, at any depth."""
+    match value:
+        case str():
+            return [value]
+        case dict():
+            return [text for pair in value.items() for item in pair for text in texts(item)]
+        case list() | tuple():
+            return [text for item in value for text in texts(item)]
+        case _:
+            return []
