@@ -54,5 +54,6 @@ class Tokenizer(Protocol):
         ``content`` of every message is a string, whatever shape the template wants. Blocks for
         as long as the template runs; ``check`` is called with the characters so far as they come,
         and ends it by raising ``errors.TemplateFailed``. Raises that too with the template's own
-        message, and ``errors.NoChatTemplate`` where there is none.
+        message, ``errors.NoChatTemplate`` where there is none, and ``errors.ModelBroken`` where
+        it is no template.
         """

@@ -53,7 +53,7 @@ class PromptMaker:
         ``model`` is the name for error messages; ``template_arguments`` come from the
         configuration, never from a client. The template writes its own special tokens, so none
         are added. Raises ``NoChatTemplate``, ``InvalidRequest``, ``BodyTooLarge``,
-        ``TemplateFailed`` or ``TemplatesBusy``.
+        ``TemplateFailed``, ``ModelBroken`` or ``TemplatesBusy``.
         """
         if not tokenizer.has_chat_template:
             raise NoChatTemplate(model)

@@ -139,10 +139,7 @@ class MlxTokenizer:
         except Exception as error:
             # The template is a program that came with the model and may raise anything.
             log.info("chat_template_failed", model=self._name, kind=type(error).__name__)
-            raise TemplateFailed(
-                f"The model's chat template refused these messages: {_reason(error)}",
-                param="messages",
-            ) from error
+            raise _template_error(error) from error
 
     def _apply(
         self, messages: Sequence[Mapping[str, Any]], template_arguments: Mapping[str, Any]
@@ -177,6 +174,21 @@ class MlxTokenizer:
 
 def _with_parts(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _template_error(error: Exception) -> TemplateFailed | ModelBroken:
+    from jinja2 import TemplateSyntaxError
+
+    if isinstance(error, TemplateSyntaxError):
+        return ModelBroken(
+            f"The model's chat template is wrong in line {error.lineno}: "
+            f"{str(error.message).rstrip('.')}. It cannot take any messages before "
+            "chat_template.jinja or tokenizer_config.json in the model's folder is mended; "
+            "/v1/completions needs no template."
+        )
+    return TemplateFailed(
+        f"The model's chat template refused these messages: {_reason(error)}", param="messages"
+    )
 
 
 def _reason(error: Exception) -> str:

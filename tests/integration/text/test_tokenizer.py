@@ -209,7 +209,6 @@ def test_template_arguments_reach_the_template_but_not_the_library(tmp_path: Pat
     [
         ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
         ("{{ messages[0].missing.field }}", "missing"),
-        ("{% for x in %}", "Expected an expression"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
         ("{{ ((messages[0].content | length) ** 300000) is odd }}", "too large"),
@@ -228,6 +227,22 @@ def test_what_a_template_raises_fails_the_request_with_its_words(
     with pytest.raises(TemplateFailed, match=reason) as caught:
         render(tokenizer)
     assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("\n{% for x in %}", "line 2: Expected an expression"),
+        ("{{ messages | nothing_known }}", "line 1: No filter named 'nothing_known'"),
+    ],
+)
+def test_what_is_no_template_is_the_fault_of_the_model_not_of_the_messages(
+    tmp_path: Path, template: str, reason: str
+) -> None:
+    tokenizer = templated(tmp_path, template)
+    with pytest.raises(ModelBroken, match=f"chat template is wrong in {reason}") as caught:
+        render(tokenizer)
+    assert caught.value.param == "model"
 
 
 def test_ordinary_arithmetic_of_a_template_goes_on_as_it_was(tmp_path: Path) -> None:
