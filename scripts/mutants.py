@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant("a model in use is not waited for", "admission", "if _fits(after - _size(scene.may_leave), ceilings):", "if False:"),
     Mutant("a paused daemon loads", "admission", "return ceilings.enabled and not starts", "return False"),
     Mutant("an unload on its way is not waited for", "admission", "if scene.leaving:\n        return", "if False:\n        return"),
-    Mutant("monitor mode refuses", "admission", "if not scene.enforce:", "if False:"),
+    Mutant("monitor mode refuses", "admission", "if not scene.enforce and", "if False and"),
     # remedy
     Mutant("the advice leaves the system nothing", "remedy", "return min(static, int(total * WIRED_ADVICE_SHARE)) // MiB", "return static // MiB"),
     Mutant("a custom ceiling asks to close apps", "remedy", "case Binding.DYNAMIC if ceilings.tier is Tier.CUSTOM:", "case Binding.DYNAMIC if False:"),

@@ -35,7 +35,7 @@ class LoadScene:
         reserved: bytes promised to loads and requests that are not allocated yet.
         evicted: something was unloaded for this load, so the footprint may still show residue.
         paused: admission of requests is paused.
-        enforce: False when the guard only watches; it then refuses nothing.
+        enforce: False when the guard only watches; it then refuses and evicts nothing.
     """
 
     models: tuple[ModelView, ...]
@@ -88,9 +88,13 @@ class LoadScene:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Load it now, with ``reserve`` bytes promised to it until they are allocated."""
+    """Load it now, with ``reserve`` bytes promised to it until they are allocated.
+
+    ``instead_of``: what a guard that acts would have said, where this one only watches.
+    """
 
     reserve: int
+    instead_of: "EvictFirst | Wait | Refuse | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +144,11 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
     admitted under the hard mark. It waits for models in use, and is refused only when even an
     empty machine, or one with nothing but the pinned models, could not take it.
     """
+    if not scene.enforce and ceilings.enabled:
+        plan = plan_load(need, replace(scene, enforce=True), ceilings)
+        return plan if isinstance(plan, Admit) else Admit(need.bytes, instead_of=plan)
     others = tuple(model for model in scene.models if model.id != need.model_id)
     scene = replace(scene, models=others)
-    if not scene.enforce:
-        ceilings = replace(ceilings, enabled=False)
     if never_fits(need, ceilings):
         return _refuse(RefusalKind.MODEL_TOO_LARGE, need, scene, ceilings)
     held = is_held(scene, ceilings)

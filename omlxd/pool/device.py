@@ -11,6 +11,7 @@ from omlxd.errors import (
     ModelLoadFailed,
     OmlxdError,
 )
+from omlxd.policy.admission import Admit
 from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.entry import (
     GivenUp,
@@ -28,6 +29,7 @@ from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import LoadTicket, PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.release import Release
+from omlxd.pool.watched import watched
 
 log = structlog.get_logger(__name__)
 
@@ -80,8 +82,9 @@ class Device:
         """The same for one model."""
         return self._ledger.outstanding_of(model_id)
 
-    def load(self, record: ModelRecord, reserve: int, now: float) -> None:
+    def load(self, record: ModelRecord, plan: Admit, now: float) -> None:
         """From Queued to Loading; ends in Ready, Failed or Absent."""
+        record.watched = watched(record, plan)
         record.happen(Started(now))
         record.load_aborted = None
         # The admission counted what the allocator pools as free.
@@ -89,7 +92,7 @@ class Device:
         ticket = self._ports.engine.load(record.id, record.model.path)
         record.ticket = ticket
         before = self._in_use() if self._quiet() else None
-        self.reserve(record, reserve)
+        self.reserve(record, plan.reserve)
         self._spawn(self._await_load(record, ticket, before), f"load {record.id}")
         self._ports.wake()
 

@@ -67,7 +67,8 @@ class Fit:
 
 
 def fits(need: LoadNeed, scene: LoadScene, memory: MemoryView) -> Mapping[Tier, TierFit]:
-    """For each tier, by the same plan that a load would get."""
+    """For each tier, by the same plan that a load would get of a guard that acts."""
+    scene = replace(scene, enforce=True)
     return {
         tier: _verdict(plan_load(need, scene, ceilings), ceilings)
         for tier, ceilings in _ceilings(memory).items()

@@ -210,10 +210,27 @@ def test_without_the_guard_a_load_only_evicts_and_is_never_refused() -> None:
 
 
 def test_a_guard_that_only_watches_refuses_nothing() -> None:
-    """Monitor mode (enforce = false): nothing done"""
-    assert plan(500 * GiB, enforce=False) == Admit(500 * GiB)
-    busy = model("a", 60, busy=True)
-    assert plan(60 * GiB, busy, enforce=False, paused=True) == Admit(60 * GiB)
+    """Monitor mode (enforce = false): same decisions, logged and shown, nothing done"""
+    seen: set[type] = set()
+    for need, *models in (
+        (500 * GiB,),
+        (60 * GiB, model("p", 60, pinned=True)),
+        (60 * GiB, model("a", 60)),
+        (60 * GiB, model("a", 60, busy=True)),
+        (GiB, model("a", 10)),
+    ):
+        for paused in (False, True):
+            acting = plan(need, *models, paused=paused)
+            watching = plan(need, *models, paused=paused, enforce=False)
+            seen.add(type(acting))
+            instead = None if isinstance(acting, Admit) else acting
+            assert watching == Admit(need, instead_of=instead)
+    assert seen == {Admit, EvictFirst, Wait, Refuse}
+
+
+def test_a_guard_that_is_off_makes_room_whether_it_would_watch_or_act() -> None:
+    off = ceilings(enabled=False)
+    assert plan(150 * GiB, model("a", 60), bounds=off, enforce=False) == EvictFirst(("a",))
 
 
 def test_while_paused_a_model_is_loaded_only_into_an_empty_machine() -> None:

@@ -253,6 +253,7 @@ class FakeMachine:
         self.others = 0
         self.residue = 0
         self.paused = False
+        self.enforce = True
         self.age = 0.0
         self.most = 0
         self.reading: MemoryReading | None = None
@@ -277,7 +278,12 @@ class FakeMachine:
             bytes=self.usage(), active=self.used(), pool=self.engine.pool, footprint=self.usage()
         )
         return MemoryView(
-            usage, self.ceilings, paused=self.paused, reading=self.reading, age=self.age
+            usage,
+            self.ceilings,
+            paused=self.paused,
+            enforce=self.enforce,
+            reading=self.reading,
+            age=self.age,
         )
 
 
@@ -348,6 +354,9 @@ class Use:
         self.lease: Any = None
         self.leave = asyncio.Event()
         self.task = asyncio.create_task(self._run(pool, model_id, request_id, more))
+        # Looked at, or its traceback is written whenever garbage is collected: in the midst of
+        # what parses Python, Python 3.11 fails at that.
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _run(self, pool: EnginePool, model_id: str, request_id: str, more: Any) -> None:
         async with pool.acquire(model_id, request_id=request_id, **more) as lease:

@@ -721,6 +721,42 @@ async def test_a_load_flagged_by_the_guard_that_failed_by_itself_says_nothing_of
     assert house.state("a") == "absent"
 
 
+async def test_a_guard_that_only_watches_lets_every_load_go_and_says_what_it_would_do() -> None:
+    """Monitor mode (enforce = false): same decisions, logged and shown, nothing done."""
+    models = [a_model(name, size=100 * MiB) for name in ("a", "b", "c")]
+    huge = a_model("huge", size=1000 * MiB)
+    house = House(*models, huge, machine=FakeMachine(ROOM))
+    assert house.machine is not None
+    house.machine.enforce = False
+    with capture_logs() as logs:
+        await house.pool.load("a")
+        await house.pool.load("b")
+        uses = [house.use("a"), house.use("b")]
+        await settle()
+        await house.pool.load("c")
+        await house.pool.load("huge")
+        await house.time.pass_by(100)
+    assert house.engine.resident == {"a", "b", "c", "huge"}
+    assert all(use.lease is not None for use in uses)
+    would = [log for log in logs if log["event"].startswith("load_would")]
+    assert [(log["event"], log["model"]) for log in would] == [
+        ("load_would_evict", "b"),
+        ("load_would_wait", "c"),
+        ("load_would_be_refused", "huge"),
+    ]
+    assert would[0]["victims"] == ["a"]
+    assert (would[2]["code"], would[2]["mark"]) == ("model_too_large", "hard")
+    assert house.status("a").detail is None
+    assert house.status("b").detail == "a guard that acts would have unloaded a first"
+    assert "would have let it wait" in house.status("c").detail
+    assert "would have refused it" in house.status("huge").detail
+    for use in uses:
+        await use.done()
+    await house.pool.unload("b")
+    house.machine.enforce = True
+    assert house.status("b").detail is None
+
+
 async def test_what_is_not_about_models_is_not_for_the_pool() -> None:
     house = House()
     for action in (DropImageCache(), AbortRequests(None), ReclaimPool(), IdleReclaim()):
