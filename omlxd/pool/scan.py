@@ -39,7 +39,7 @@ def scan_root(path: str, headers: HeaderCache) -> RootScan:
 def _trouble(path: str, error: OSError) -> RootStatus:
     match error.errno:
         case errno.ENOENT:
-            detail = "The folder does not exist, or its volume is not mounted."
+            detail = "There is no such folder yet: put a model there, or mount the volume it is on."
             return RootStatus(path, RootState.ABSENT, detail)
         case errno.EPERM:
             # Denied though the mode would allow it: on a Mac its privacy protection.

@@ -284,10 +284,12 @@ def test_vision_parts_are_told_apart(tmp_path: Path) -> None:
     assert model.kind.value == "vision-language"
 
 
-def test_a_root_that_is_absent_says_so(tmp_path: Path) -> None:
+def test_a_root_that_is_absent_is_no_fault_and_says_what_to_do(tmp_path: Path) -> None:
     found = scan(tmp_path / "nowhere")
     assert found.status.state is RootState.ABSENT
-    assert "not mounted" in (found.status.detail or "")
+    assert found.status.detail == (
+        "There is no such folder yet: put a model there, or mount the volume it is on."
+    )
 
 
 @pytest.mark.parametrize(
