@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from omlxd.cli.home import daemon_places
 
@@ -23,7 +24,7 @@ class Unreachable(Exception):
 
 
 class Refused(Exception):
-    """The daemon answered with an error; the text is its own."""
+    """The daemon answered with an error, or would; the text is for the user."""
 
 
 def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
@@ -223,6 +224,21 @@ def speaking(arguments: argparse.Namespace) -> Daemon:
     """The daemon that the arguments mean. Raises Unreachable."""
     where = (arguments.url, arguments.home, os.environ)
     return Daemon(find_url(*where), find_key(*where))
+
+
+def model_statuses(daemon: Daemon) -> list[dict[str, Any]]:
+    """What ``/status`` says of the models. Raises Unreachable, Refused."""
+    status = daemon.get("/status")
+    if not isinstance(status, dict) or not isinstance(status.get("models"), list):
+        raise Unreachable(f"something else than omlxd answers at {daemon.url}.")
+    return list(status["models"])
+
+
+def model_path(model: str, rest: str = "") -> str:
+    """The path of ``model`` in the API. Raises Refused for a name that would lead elsewhere."""
+    if {"", ".", ".."} & set(model.split("/")):
+        raise Refused(f"'{model}' is not the name of a model; `omlxd models list` shows them.")
+    return f"/v1/models/{quote(model, safe='/')}{rest}"
 
 
 def complain(error: Unreachable | Refused) -> int:

@@ -2,13 +2,10 @@
 
 import argparse
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from omlxd.cli.client import (
     Daemon,
@@ -16,21 +13,17 @@ from omlxd.cli.client import (
     Unreachable,
     add_daemon_arguments,
     complain,
-    find_key,
-    find_url,
+    model_path,
+    model_statuses,
     speaking,
 )
 from omlxd.cli.draw import size
-from omlxd.cli.home import daemon_places
+from omlxd.cli.models_disk import pull_model, remove
 from omlxd.cli.models_text import render_fit, render_models
 from omlxd.cli.progress import Progress
 
 LOOK = 0.25
 """Seconds between two looks at a load."""
-RESCAN_LIMIT = 60.0
-EXIT_NO_NETWORK = 69
-EXIT_NO_ACCESS = 77
-_USED = frozenset({"queued", "loading", "ready", "draining", "unloading"})
 
 
 def add_arguments(commands: Any) -> None:
@@ -88,12 +81,8 @@ def _told(run: Callable[[Any], int]) -> Callable[[Any], int]:
     return command
 
 
-def _path(model: str, rest: str = "") -> str:
-    return f"/v1/models/{quote(model, safe='/')}{rest}"
-
-
 def show_list(arguments: argparse.Namespace) -> int:
-    models = _statuses(speaking(arguments))
+    models = model_statuses(speaking(arguments))
     if arguments.json:
         print(json.dumps(models, indent=1))
     else:
@@ -101,32 +90,25 @@ def show_list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _statuses(daemon: Daemon) -> list[dict[str, Any]]:
-    status = daemon.get("/status")
-    if not isinstance(status, dict) or not isinstance(status.get("models"), list):
-        raise Unreachable(f"something else than omlxd answers at {daemon.url}.")
-    return list(status["models"])
-
-
 def show_fit(arguments: argparse.Namespace) -> int:
     query = f"?concurrency={arguments.concurrency}"
     if arguments.context is not None:
         query += f"&context={arguments.context}"
-    fit = speaking(arguments).get(_path(arguments.model, "/fit") + query)
+    fit = speaking(arguments).get(model_path(arguments.model, "/fit") + query)
     print(json.dumps(fit, indent=1) if arguments.json else "\n".join(render_fit(fit)))
     return 0
 
 
 def load(arguments: argparse.Namespace) -> int:
     daemon = speaking(arguments)
-    model_id = daemon.get(_path(arguments.model))["id"]
+    model_id = daemon.get(model_path(arguments.model))["id"]
     done = threading.Event()
     outcome: list[Any] = []
 
     def ask() -> None:
         try:
             loader = speaking(arguments)
-            outcome.append(loader.post(_path(model_id, "/load"), {}, patience=None))
+            outcome.append(loader.post(model_path(model_id, "/load"), {}, patience=None))
         except (Unreachable, Refused) as error:
             outcome.append(error)
         finally:
@@ -147,7 +129,7 @@ def _watch(daemon: Daemon, model_id: str, done: threading.Event) -> None:
     progress, told = Progress(model_id, None), None
     drawn = False
     while not done.wait(LOOK):
-        model = next((m for m in _statuses(daemon) if m["id"] == model_id), None)
+        model = next((m for m in model_statuses(daemon) if m["id"] == model_id), None)
         if model is None:
             continue
         if model["total_bytes"]:
@@ -162,119 +144,18 @@ def _watch(daemon: Daemon, model_id: str, done: threading.Event) -> None:
 
 def unload(arguments: argparse.Namespace) -> int:
     daemon = speaking(arguments)
-    answer = daemon.post(_path(arguments.model, "/unload"), {}, patience=None)
+    answer = daemon.post(model_path(arguments.model, "/unload"), {}, patience=None)
     print(f"{answer['id']} is unloaded: {size(answer['freed_bytes'])} freed")
     return 0
 
 
 def pin(arguments: argparse.Namespace) -> int:
-    answer = speaking(arguments).patch(_path(arguments.model), {"pinned": True})
+    answer = speaking(arguments).patch(model_path(arguments.model), {"pinned": True})
     print(f"{answer['id']} is pinned")
     return 0
 
 
 def unpin(arguments: argparse.Namespace) -> int:
-    answer = speaking(arguments).patch(_path(arguments.model), {"pinned": False})
+    answer = speaking(arguments).patch(model_path(arguments.model), {"pinned": False})
     print(f"{answer['id']} is not pinned")
     return 0
-
-
-def pull_model(arguments: argparse.Namespace) -> int:
-    from omlxd.cli.hub_files import NotPullable, check_repository, check_revision
-
-    try:
-        name = check_repository(arguments.repository)
-        revision = None if arguments.revision is None else check_revision(arguments.revision)
-        return _pull(name, revision, arguments)
-    except NotPullable as error:
-        code = {"NoHub": EXIT_NO_NETWORK, "NoAccess": EXIT_NO_ACCESS}.get(type(error).__name__, 1)
-        print(f"omlxd: {error}", file=sys.stderr)
-        return code
-    except OSError as error:
-        print(f"omlxd: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nomlxd: stopped; the same command goes on from here.", file=sys.stderr)
-        return 130
-
-
-def _pull(name: str, revision: str | None, arguments: argparse.Namespace) -> int:
-    # Read when huggingface_hub is imported: nobody is told which program starts this one.
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from omlxd.cli.hub import Hub
-    from omlxd.cli.pull import pull
-
-    hub = Hub()
-    repository = hub.look(name, revision)
-
-    def make_bar(label: str, total: int, there: int) -> Progress:
-        return Progress(label, total, done=there)
-
-    pulled = pull(hub, repository, _own_models(arguments), make_bar)
-    verb = "is in" if pulled.news else "was already in"
-    print(f"{name} {verb} {pulled.folder} ({size(pulled.size)}, commit {pulled.commit[:12]})")
-    if pulled.news:
-        _ask_for_rescan(arguments)
-    return 0
-
-
-def _ask_for_rescan(arguments: argparse.Namespace) -> None:
-    """Nothing to do when no daemon runs: it looks at its folders when it starts."""
-    try:
-        url = find_url(arguments.url, arguments.home, os.environ)
-    except Unreachable:
-        return
-    try:
-        key = find_key(arguments.url, arguments.home, os.environ)
-        Daemon(url, key).post("/v1/models/rescan", {}, patience=RESCAN_LIMIT)
-    except (Unreachable, Refused) as error:
-        print(f"omlxd: the running daemon was not told: {error}", file=sys.stderr)
-
-
-def _own_models(arguments: argparse.Namespace) -> Path:
-    return daemon_places(arguments.home, os.environ).models
-
-
-def remove(arguments: argparse.Namespace) -> int:
-    from omlxd.cli.models_folder import NotOurs, delete, find_own, size_of
-
-    models = _own_models(arguments)
-    try:
-        folder = find_own(models, arguments.model)
-        _refuse_used(arguments)
-        question = f"Delete {folder} ({size(size_of(folder))})? [y/N] "
-        if not arguments.yes and not _agreed(question):
-            print("Nothing was deleted.")
-            return 1
-        _refuse_used(arguments)
-        delete(models, folder)
-    except NotOurs as error:
-        print(f"omlxd: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"omlxd: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
-        return 1
-    print(f"{arguments.model} is deleted")
-    _ask_for_rescan(arguments)
-    return 0
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        print("omlxd: say --yes to delete without being asked.", file=sys.stderr)
-        return False
-    return input(question).strip().lower() in ("y", "yes")
-
-
-def _refuse_used(arguments: argparse.Namespace) -> None:
-    """Raises Refused while the running daemon has it in memory, or on its way there."""
-    try:
-        url = find_url(arguments.url, arguments.home, os.environ)
-    except Unreachable:
-        return  # no daemon, so nothing is loaded
-    daemon = Daemon(url, find_key(arguments.url, arguments.home, os.environ))
-    for model in _statuses(daemon):
-        if model["id"] == arguments.model and model["state"] in _USED:
-            raise Refused(
-                f"{model['id']} is {model['state']}. First: omlxd models unload {model['id']}"
-            )

@@ -27,7 +27,7 @@ from omlxd.pool.remembered import Remembered
 from omlxd.pool.residency import Residency
 from omlxd.pool.scan import scan_root
 from omlxd.pool.scanner import Scan, Scanner
-from omlxd.pool.settings import SettingsBook
+from omlxd.pool.settings import FILE, SettingsBook
 from omlxd.pool.sizes import SizeBook
 from omlxd.pool.status import ModelStatus, statuses
 from omlxd.pool.timing import loop_call_later
@@ -59,7 +59,7 @@ class EnginePool:
         call_later = ports.call_later or loop_call_later
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY
-        self._settings_file = Remembered(ports.state, "models.json")
+        self._settings_file = Remembered(ports.state, FILE)
         self._sizes_file = Remembered(ports.state, "model-sizes.json")
         self._stopping = False
 

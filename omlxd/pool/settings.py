@@ -12,6 +12,8 @@ from omlxd.pool.options import ModelSettings, PoolOptions
 
 log = structlog.get_logger(__name__)
 
+FILE = "models.json"
+"""In the state folder: what ``SettingsBook.to_json`` gives."""
 NO_WISHES = ModelSettings()
 KEYS = tuple(field.name for field in fields(ModelSettings))
 
@@ -120,3 +122,15 @@ class SettingsBook:
             else:
                 continue
             raise InvalidRequest(reason, param="aliases")
+
+
+def without(stored: Any, model_id: str) -> Any:
+    """What ``to_json`` gave, less all that was set for a model, in whatever case it is named."""
+    gone = model_id.casefold()
+    match stored:
+        case {"default": default, "models": dict(models)}:
+            kept = {known: of for known, of in models.items() if known.casefold() != gone}
+            was_default = isinstance(default, str) and default.casefold() == gone
+            return {"default": None if was_default else default, "models": kept}
+        case _:
+            return stored

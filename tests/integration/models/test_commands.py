@@ -49,6 +49,10 @@ def test_the_life_of_a_model_from_the_command_line(
     assert unloaded.returncode == 0, unloaded.stderr
     assert status_of(daemon, llama)["state"] == "absent"
 
+    assert omlxd("pin", "org/broken").returncode == 0
+    assert omlxd("unpin", "org/broken").returncode == 0
+    with daemon.client() as client:
+        client.patch(f"/v1/models/{llama}", json={"aliases": ["mine"], "default": True})
     unasked = omlxd("rm", llama)
     assert unasked.returncode == 1
     assert "--yes" in unasked.stderr
@@ -56,6 +60,9 @@ def test_the_life_of_a_model_from_the_command_line(
     assert removed.returncode == 0, removed.stderr
     assert not (daemon.home / "models" / llama).exists()
     assert llama not in {m["id"] for m in daemon.status()["models"]}
+    assert daemon.status()["server"]["default_model"] is None
+    kept = json.loads((daemon.home / "state" / "models.json").read_text())
+    assert kept["models"] == {}
 
 
 def test_an_error_of_the_daemon_is_one_sentence(daemon: DaemonProcess, omlxd: Command) -> None:

@@ -10,7 +10,7 @@ import pytest
 from omlxd.errors import InvalidRequest, ModelNotFound, StateUnwritable
 from omlxd.pool.catalog import BrokenModel
 from omlxd.pool.options import ModelSettings, PoolOptions
-from omlxd.pool.settings import KEYS, SettingsBook
+from omlxd.pool.settings import KEYS, SettingsBook, without
 from tests.unit.pool.fakes import House, a_model, settle
 
 IDS = ("m", "n")
@@ -131,6 +131,16 @@ def test_what_was_changed_survives_and_what_no_longer_reads_is_left_out() -> Non
     assert restored.of("m") == ModelSettings(aliases=("x",), pinned=True)
     assert restored.of("n").template_arguments == {"enable_thinking": False}
     assert restored.default == "m"
+
+
+def test_one_models_settings_can_be_left_out_of_what_is_written() -> None:
+    settings = book()
+    settings.change("own/m", {"pinned": True, "default": True}, IDS)
+    settings.change("n", {"top_p": 0.5}, IDS)
+    stored = settings.to_json()
+    assert without(stored, "OWN/m") == {"default": None, "models": {"n": {"top_p": 0.5}}}
+    assert without(stored, "m") == stored
+    assert without(None, "m") is None
 
 
 @pytest.mark.parametrize("stored", [None, [], 5, {"models": 5}, {"models": {"m": 5}}])

@@ -1,0 +1,100 @@
+"""Commands that delete: what is in use stays, and what was set for a model goes with it."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlxd.cli.client import Refused, model_path
+from omlxd.cli.models_disk import forget, pull_model, refuse_used, remove
+
+
+class Settings:
+    """Answers a PATCH as the daemon does: ``means`` is the model that a name leads to."""
+
+    def __init__(self, means: dict[str, str]) -> None:
+        self.means = means
+        self.changes: list[tuple[str, dict[str, Any]]] = []
+
+    def patch(self, path: str, body: dict[str, Any]) -> Any:
+        model = self.means.get(path.removeprefix("/v1/models/"))
+        if model is None:
+            raise Refused("does not exist here")
+        if body:
+            self.changes.append((model, body))
+        return {"id": model}
+
+
+def test_a_loaded_model_is_not_deleted_however_it_is_spelled() -> None:
+    models = [{"id": "org/m1", "state": "ready"}, {"id": "org/m2", "state": "absent"}]
+    with pytest.raises(Refused, match="omlxd models unload org/m1"):
+        refuse_used(models, "ORG/M1")
+    refuse_used(models, "org/m2")
+
+
+def test_what_was_set_for_a_deleted_model_is_taken_back() -> None:
+    daemon = Settings(dict.fromkeys(("Own/M", "own/m"), "own/m"))
+    forget(daemon, "Own/M", ["other"])
+    ((model, body),) = daemon.changes
+    assert model == "own/m"
+    assert {"default", "pinned", "aliases", "top_p"} <= set(body)
+    assert set(body.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("means", "left"),
+    [
+        ({}, []),
+        ({"own/m": "own/m"}, ["OWN/m"]),
+        ({"own/m": "m"}, []),
+    ],
+    ids=["nothing was set", "another folder has one", "the name leads to another"],
+)
+def test_what_was_set_for_others_stays(means: dict[str, str], left: list[str]) -> None:
+    daemon = Settings(means)
+    forget(daemon, "own/m", left)
+    assert daemon.changes == []
+
+
+def test_without_a_daemon_the_settings_are_forgotten_where_they_are_kept(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "own" / "m"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    kept = tmp_path / "state" / "models.json"
+    kept.parent.mkdir()
+    kept.write_text(json.dumps({"default": "own/m", "models": {"own/m": {"pinned": True}}}))
+    arguments = argparse.Namespace(home=str(tmp_path), url=None, model="own/m", yes=True)
+    assert remove(arguments) == 0
+    assert not model.exists()
+    assert json.loads(kept.read_text()) == {"default": None, "models": {}}
+
+
+@pytest.mark.parametrize("name", ["../etc", "a/../b", ".", "", "a//b", "/a"])
+def test_a_name_that_would_lead_out_of_the_models_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match=re.escape(f"'{name}' is not the name of a model")):
+        model_path(name)
+
+
+def test_a_name_is_one_part_of_an_address() -> None:
+    assert model_path("org/a?b#c d", "/load") == "/v1/models/org/a%3Fb%23c%20d/load"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "omlxd: No space left on device.\n"),
+        (OSError(13, "Permission denied", "/x"), "omlxd: Permission denied: /x\n"),
+    ],
+)
+def test_what_the_system_refuses_is_one_sentence(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("omlxd.cli.models_disk._pull", fail)
+    assert pull_model(argparse.Namespace(repository="org/name", revision=None)) == 1
+    assert capsys.readouterr().err == said
