@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,16 +68,20 @@ def pull(
 ) -> Pulled:
     """Download what ``repository`` holds of a model to ``models``/org/name.
 
-    What an earlier, interrupted pull of the same commit has left is gone on with. ``make_bar``
-    gets a label, the total and what is there. Raises NotPullable, OSError.
+    What an earlier, interrupted pull of the same commit has left is gone on with, and a folder
+    that has lost files of it is mended. ``make_bar`` gets a label, the total and what is there.
+    Raises NotPullable, OSError.
     """
     files = wanted(repository.files)
     size = sum(file.size for file in files)
     final = models / repository.name
-    if _is_current(final, repository.commit):
+    current = recorded_commit(final) == repository.commit
+    if current and all(_has_size(final / file.name, file) for file in files):
         return Pulled(final, repository.commit, size, news=False)
     _refuse_foreign(final)
     with _working_folder(models, repository) as work:
+        if current:
+            _keep_whole(final, files, work)
         _make_room(work, files)
         there = sum(_held(work, file) for file in files)
         bar = make_bar(repository.name, size, there)
@@ -102,8 +106,20 @@ def recorded_commit(folder: Path) -> str | None:
     return None
 
 
-def _is_current(final: Path, commit: str) -> bool:
-    return recorded_commit(final) == commit
+def _has_size(path: Path, file: HubFile) -> bool:
+    return path.is_file() and path.stat().st_size == file.size
+
+
+def _keep_whole(final: Path, files: tuple[HubFile, ...], work: Path) -> None:
+    """Take over into ``work`` what is undamaged in ``final``, a folder of the same commit."""
+    for file in files:
+        path = final / file.name
+        if (work / file.name).exists() or path.is_symlink() or not path.is_file():
+            continue
+        # Some volumes have no links; there it is fetched again.
+        with suppress(OSError):
+            if _is_whole(path, file):
+                os.link(path, work / file.name)
 
 
 def _refuse_foreign(final: Path) -> None:

@@ -120,6 +120,31 @@ def test_damaged_bytes_are_deleted_so_that_the_next_pull_can_heal(
     assert pull(Source(), repository(), tmp_path, make_bar).news
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_a_pull_mends_a_folder_and_fetches_no_more_than_that_takes(
+    tmp_path: Path, make_bar: Callable[[str, int, int], Bar], bars: list[Bar], damage: str
+) -> None:
+    source = Source()
+    weights = pull(source, repository(), tmp_path, make_bar).folder / "model.safetensors"
+    assert not pull(source, repository(), tmp_path, make_bar).news
+    match damage:
+        case "gone":
+            weights.unlink()
+        case "cut":
+            weights.write_bytes(b"wei")
+        case _:
+            weights.write_bytes(b"weight!")
+            (weights.parent / "config.json").unlink()
+    source.fetched.clear()
+    mended = pull(source, repository(), tmp_path, make_bar)
+    assert mended.news
+    assert {name: (mended.folder / name).read_bytes() for name in CONTENT} == CONTENT
+    fetched = {"model.safetensors"} if damage != "changed" else set(CONTENT)
+    assert source.fetched == [(name, 0) for name in CONTENT if name in fetched]
+    assert bars[-1].done == bars[-1].total == 9
+    assert not pull(source, repository(), tmp_path, make_bar).news
+
+
 def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
     assert recorded_commit(tmp_path) is None
     (tmp_path / ".omlxd-source.json").write_text("{")
