@@ -27,7 +27,7 @@ class ConnectionLimits:
 
 
 class Connection(H11Protocol):
-    """uvicorn waits for ever for the head of a request, and for the rest of a refused body."""
+    """uvicorn waits for ever for the head of a request, and for the rest of a body."""
 
     limits: ClassVar[ConnectionLimits]
 
@@ -60,6 +60,15 @@ class Connection(H11Protocol):
         super().on_response_complete()
         if early:
             self._give(LINGER)
+
+    def shutdown(self) -> None:
+        """As uvicorn's, which would wait for the rest of a body."""
+        unfinished = self.cycle is not None and not self.cycle.response_started
+        if unfinished and self.conn.their_state is h11.SEND_BODY:
+            log.warning("request_refused", code="shutting_down", reason="its body never ended")
+            self._refuse(503, "shutting_down", "The server is shutting down.")
+        else:
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         text = "This is not valid HTTP, or the head of the request is too large."
