@@ -79,7 +79,7 @@ class Enforcer:
         activity = self._ports.activity()
         return poll_interval(
             self._state.level,
-            paused=self._state.paused,
+            paused=self._state.pause is not None,
             hinted=self._hint is not None and self._ports.clock() < self._hint,
             loading=activity.loading,
             active=activity.active,
@@ -208,7 +208,7 @@ class Enforcer:
         reading: MemoryReading,
         outcomes: tuple[Outcome, ...],
     ) -> None:
-        changed = (decision.level, decision.paused) != (before.level, before.paused)
+        changed = (decision.level, decision.pause) != (before.level, before.pause)
         now, reclaimed = self._ports.clock(), self._ports.reclaimed()
         since, self._reclaimed = reclaimed - self._reclaimed, reclaimed
         entry = self.record.add(
@@ -222,6 +222,7 @@ class Enforcer:
             was=before.level.label,
             emergency=decision.emergency,
             paused=decision.paused,
+            pause=None if decision.pause is None else decision.pause.value,
             rule=decision.rule,
             reason=decision.reason,
             actions=[str(action) for action in deeds(decision.actions)],

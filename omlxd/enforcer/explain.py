@@ -5,8 +5,7 @@ from typing import Any
 from omlxd.errors import MemoryPressure, MemoryPressureAborted
 from omlxd.policy.decision import Decision
 from omlxd.policy.pressure import Level
-from omlxd.policy.remedy import binding_name, remedy
-from omlxd.units import format_bytes
+from omlxd.policy.shortage import Mark, in_words, mark_of, shortage
 
 RETRY_ABORTED = 10.0
 RETRY_WAITED = 10.0
@@ -36,39 +35,17 @@ def waited(decision: Decision, seconds: float) -> MemoryPressure:
 
 
 def facts(decision: Decision) -> dict[str, Any]:
-    """The numbers behind it, bytes; None where unknown. ``estimate_bytes`` is None until
-    requests have an estimate of their own."""
-    mark, limit = _tripped(decision)
-    return {
-        "usage_bytes": decision.usage.bytes,
-        "estimate_bytes": None,
-        "limit_bytes": limit,
-        "mark": mark,
-        "ceiling_bytes": decision.ceiling,
-        "binding": binding_name(decision.ceilings, decision.ceilings.binding),
-        "remedy": remedy(decision.ceilings, decision.ceilings.binding),
-    }
+    """The numbers behind it; the estimate is None until requests have one of their own."""
+    return shortage(_tripped(decision), decision.usage.bytes, None, decision.ceilings)
 
 
-def _tripped(decision: Decision) -> tuple[str, int | None]:
-    """(the mark that was reached, its bytes)."""
-    ceilings = decision.ceilings
+def _tripped(decision: Decision) -> Mark:
     if decision.emergency:
-        return "ceiling", ceilings.ceiling
-    match decision.level:
-        case Level.HARD:
-            return "hard", ceilings.hard
-        case Level.SOFT | Level.OK:
-            # At ok admission may still be paused: it resumes a little below the soft mark.
-            return "soft", ceilings.soft
+        return Mark.CEILING
+    if decision.level is Level.HARD:
+        return Mark.HARD
+    return Mark.SOFT if decision.pause is None else mark_of(decision.pause)
 
 
 def _why(decision: Decision) -> str:
-    mark, limit = _tripped(decision)
-    usage = decision.usage.bytes
-    used = "An unknown amount" if usage is None else format_bytes(usage)
-    allowed = "" if limit is None else f" of {format_bytes(limit)}"
-    term = binding_name(decision.ceilings, decision.ceilings.binding)
-    by = f", set by the {term.replace('_', ' ')} limit" if term else ""
-    how = remedy(decision.ceilings, decision.ceilings.binding)
-    return f"{used}{allowed} (the {mark} mark{by}) is in use. {how}".rstrip()
+    return in_words(facts(decision))

@@ -256,12 +256,13 @@ def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadScene, ceilings: Ceili
     return Refuse(
         kind=kind,
         facts={
+            "usage_bytes": scene.current,
+            "estimate_bytes": need.bytes,
             "weights_bytes": need.weights_bytes,
             "headroom_bytes": need.headroom_bytes,
-            "current_bytes": scene.current,
             "pinned_bytes": pinned,
+            "limit_bytes": _hard(limit, ceilings),
             "ceiling_bytes": limit,
-            "hard_bytes": _hard(limit, ceilings),
         },
         mark="hard",
         binding=binding_name(ceilings, binding),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from omlxd.policy.actions import Action, WalkStoreCap
 from omlxd.policy.ceiling import Ceilings, Limits, renumber
 from omlxd.policy.look import GuardState, Look, subject
-from omlxd.policy.pressure import Level, pauses
+from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.usage import Usage
 
 
@@ -19,8 +19,8 @@ class Decision:
 
     level: Level
     emergency: bool
-    paused: bool
-    """New requests wait (in monitor mode: would wait)."""
+    pause: Pause | None
+    """Why new requests wait (in monitor mode: would wait); None: they do not."""
     usage: Usage
     ceilings: Ceilings
     limits: Limits
@@ -34,6 +34,10 @@ class Decision:
     next_state: GuardState
     reading_at: float
     """Time of the reading that this decision rests on."""
+
+    @property
+    def paused(self) -> bool:
+        return self.pause is not None
 
     @property
     def ceiling(self) -> int | None:
@@ -64,8 +68,8 @@ def go_on(look: Look, rule: str, step: Step) -> Decision:
         ending=(rule, step.reason) if step.last else None,
     )
     level = look.state.level if step.keep_level else look.level
-    paused = look.state.paused if step.keep_level else _paused(look)
-    state = replace(look.state, level=level, paused=paused, tick=tick)
+    pause = look.state.pause if step.keep_level else look.pause
+    state = replace(look.state, level=level, pause=pause, tick=tick)
     return _decision(look, state, step.actions, (rule, step.reason))
 
 
@@ -76,7 +80,7 @@ def conclude(look: Look, rule: str, reason: str, *, deferred: bool = False) -> D
     state = replace(
         look.state,
         level=look.level,
-        paused=_paused(look),
+        pause=look.pause,
         polls_over=look.polls_over,
         deferrals=0 if look.level is Level.OK else deferrals,
         counted_at=look.snapshot.now if counted else look.state.counted_at,
@@ -86,20 +90,15 @@ def conclude(look: Look, rule: str, reason: str, *, deferred: bool = False) -> D
     return _decision(look, state, (walk,) if counted else (), (rule, reason))
 
 
-def _paused(look: Look) -> bool:
-    pressure = look.snapshot.reading.os_pressure
-    return pauses(look.state.paused, look.usage.bytes, look.ceilings, pressure)
-
-
 def _decision(
     look: Look, state: GuardState, actions: tuple[Action, ...], why: tuple[str, str]
 ) -> Decision:
-    limits = look.ceilings.limits(look.policy, paused=state.paused)
+    limits = look.ceilings.limits(look.policy, paused=state.pause is not None)
     state = replace(state, limits=renumber(state.limits, limits))
     return Decision(
         level=state.level,
         emergency=look.emergency,
-        paused=state.paused,
+        pause=state.pause,
         usage=look.usage,
         ceilings=look.ceilings,
         limits=state.limits,

@@ -11,11 +11,11 @@ from omlxd.policy.actions import (
     Unload,
 )
 from omlxd.policy.ceiling import Ceilings, HotCache, Limits, compute_ceilings
-from omlxd.policy.pressure import Level, is_emergency, is_over, level_of
+from omlxd.policy.pressure import Level, Pause, is_emergency, is_over, level_of, pause_of
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
 from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import BURST, GuardPolicy
-from omlxd.policy.usage import ReleaseWindow, Usage, measure_usage
+from omlxd.policy.usage import ReleaseWindow, Usage, measure_usage, recent_pressure
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class GuardState:
     """What one decision hands to the next."""
 
     level: Level = Level.OK
-    paused: bool = False
+    pause: Pause | None = None
+    """Why new requests wait."""
     polls_over: int = 0
     """Polls in a row that ended at or over the ceiling."""
     deferrals: int = 0
@@ -89,6 +90,13 @@ class Look:
     polls_over: int
     tick: TickState
     outcomes: tuple[Outcome, ...]
+
+    @property
+    def pause(self) -> Pause | None:
+        """Why new requests wait from now on."""
+        pressure = recent_pressure(self.snapshot.reading, self.tick.began)
+        was_paused = self.state.pause is not None
+        return pause_of(was_paused, self.usage.bytes, self.ceilings, pressure)
 
     @property
     def excess(self) -> int:

@@ -1,6 +1,6 @@
 """How bad it is: levels, emergency, when admission pauses and resumes, how often to look."""
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from omlxd.policy.ceiling import Ceilings
 from omlxd.policy.readings import OsPressure
@@ -25,6 +25,17 @@ class Level(IntEnum):
     @property
     def label(self) -> str:
         return self.name.lower()
+
+
+class Pause(Enum):
+    """Why new requests wait."""
+
+    LEVEL = "level"
+    """Usage has reached the soft mark."""
+    RESUMING = "resuming"
+    """It has fallen below the soft mark again, and not yet below the resume mark."""
+    SYSTEM = "os_pressure"
+    """The operating system says that it is critically short of memory."""
 
 
 def level_of(usage: int | None, ceilings: Ceilings) -> Level:
@@ -61,21 +72,21 @@ def resume_mark(ceilings: Ceilings) -> int | None:
     return max(soft - int(ceiling * RESUME_MARGIN), soft // 2)
 
 
-def pauses(
+def pause_of(
     was_paused: bool,
     usage: int | None,
     ceilings: Ceilings,
     os_pressure: OsPressure | None,
-) -> bool:
-    """Whether new requests wait. Unknown usage never holds anybody up."""
+) -> Pause | None:
+    """Why new requests wait; None: they do not. Unknown usage never holds anybody up."""
     mark = resume_mark(ceilings)
     if mark is None:
-        return False
+        return None
+    if level_of(usage, ceilings) is not Level.OK:
+        return Pause.LEVEL
     if os_pressure is OsPressure.CRITICAL:
-        return True
-    if usage is None:
-        return False
-    return level_of(usage, ceilings) is not Level.OK or (was_paused and usage >= mark)
+        return Pause.SYSTEM
+    return Pause.RESUMING if was_paused and usage is not None and usage >= mark else None
 
 
 def request_may_start(*, paused: bool, loaded: bool, idle: bool, anything_loaded: bool) -> bool:

@@ -19,7 +19,7 @@ from omlxd.policy.actions import (
 )
 from omlxd.policy.decision import Decision, Step, conclude, go_on
 from omlxd.policy.look import GuardState, Look, Snapshot, take_look
-from omlxd.policy.pressure import Level
+from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import ModelView
 from omlxd.policy.tiers import MAX_DEFERRALS, POOL_RECLAIM_FLOOR, GuardPolicy
 
@@ -97,8 +97,9 @@ def stop_when_relieved(look: Look) -> Step | None:
     if look.level is not Level.OK and look.excess > 0:
         return None
     freeing = look.level is not Level.OK and any(map(look.is_leaving, look.snapshot.models))
-    reason = "An unload in flight frees enough." if freeing else "Usage is low enough."
-    return Step(reason, last=True)
+    if freeing:
+        return Step("An unload in flight frees enough.", last=True)
+    return Step(_CALM[look.pause], last=True)
 
 
 def unload_drained(look: Look) -> Step | None:
@@ -208,6 +209,15 @@ RULES: tuple[Callable[[Look], Step | None], ...] = (
     reclaim_when_idle,
     warn,
 )
+
+
+_CALM = {
+    None: "Usage is low enough.",
+    Pause.LEVEL: "Usage is no more than this tick aimed at.",
+    Pause.RESUMING: "Below the soft mark: new requests wait for usage to fall a little further.",
+    Pause.SYSTEM: "Usage is low enough, but the system is critically short of memory: "
+    "new requests wait.",
+}
 
 
 def _abort_met_nobody(look: Look) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omlxd.policy.readings import AllocatorSample, MemoryReading
+from omlxd.policy.readings import AllocatorSample, MemoryReading, OsPressure
 from omlxd.policy.tiers import RELEASE_REUSE, RELEASE_WINDOW, SAMPLE_LIMIT
 
 
@@ -43,6 +43,11 @@ def recent(reading: MemoryReading, name: str, now: float) -> int | None:
     """The number called ``name``, or None when it is unknown or too old to decide on."""
     value: int | None = getattr(reading, name)
     return value if age(reading, name, now) <= SAMPLE_LIMIT else None
+
+
+def recent_pressure(reading: MemoryReading, now: float) -> OsPressure | None:
+    """The system's own verdict, or None when it is unknown or too old to decide on."""
+    return reading.os_pressure if age(reading, "os_pressure", now) <= SAMPLE_LIMIT else None
 
 
 def fresh_sample(sample: AllocatorSample | None, now: float) -> AllocatorSample | None:

@@ -16,7 +16,9 @@ from omlxd.errors import (
     Unavailable,
 )
 from omlxd.policy.admission import LoadNeed, RefusalKind, Refuse
-from omlxd.policy.remedy import binding_name, remedy
+from omlxd.policy.pressure import pause_of
+from omlxd.policy.shortage import Mark, in_words, mark_of, shortage
+from omlxd.policy.usage import recent_pressure
 from omlxd.pool.entry import Draining, Failed, Queued, Unloading
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import MemoryView
@@ -66,28 +68,23 @@ def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
 
 def memory_facts(need: LoadNeed, memory: MemoryView) -> dict[str, Any]:
     """What a load that waits for memory is up against; bytes, None where unknown."""
-    ceilings = memory.ceilings
-    return {
-        "usage_bytes": memory.usage.bytes,
-        "estimate_bytes": need.bytes,
-        "limit_bytes": ceilings.soft if memory.paused else ceilings.hard,
-        "mark": "soft" if memory.paused else "hard",
-        "ceiling_bytes": ceilings.ceiling,
-        "binding": binding_name(ceilings, ceilings.binding),
-        "remedy": remedy(ceilings, ceilings.binding),
-    }
+    return shortage(_mark(memory), memory.usage.bytes, need.bytes, memory.ceilings)
+
+
+def _mark(memory: MemoryView) -> Mark:
+    """Usage may have fallen since the guard looked; then the load has to fit, no more."""
+    if not memory.paused:
+        return Mark.HARD
+    reading = memory.reading
+    pressure = None if reading is None else recent_pressure(reading, reading.taken_at)
+    pause = pause_of(True, memory.usage.bytes, memory.ceilings, pressure)
+    return Mark.HARD if pause is None else mark_of(pause)
 
 
 def _in_words(facts: Mapping[str, Any]) -> str:
-    usage, limit = facts.get("usage_bytes"), facts.get("limit_bytes")
-    if usage is None or limit is None:
+    if facts.get("usage_bytes") is None or facts["ceiling_bytes"] is None:
         return ""
-    by = facts["binding"].replace("_", " ")
-    return (
-        f" It needs {format_bytes(facts['estimate_bytes'])}, and {format_bytes(usage)} of "
-        f"{format_bytes(limit)} (the {facts['mark']} mark, set by the {by} limit) are in use. "
-        f"{facts['remedy']}"
-    )
+    return f" It needs {format_bytes(facts['estimate_bytes'])}. {in_words(facts)}"
 
 
 def waited_too_long(
@@ -133,24 +130,18 @@ def too_many_wait(record: ModelRecord, most: int | None) -> OmlxdError | None:
 
 def refused(record: ModelRecord, plan: Refuse) -> OmlxdError:
     """For a load that cannot be: its sizes, the mark that tripped, the binding term, a remedy."""
-    facts = dict(plan.facts)
-    size = facts["weights_bytes"] + facts["headroom_bytes"]
-    mark, limit = facts["hard_bytes"], facts["ceiling_bytes"]
+    facts: dict[str, Any] = {**plan.facts}
+    facts |= {"mark": plan.mark, "binding": plan.binding, "remedy": plan.remedy}
     bound = (
-        f"the {plan.mark} mark is {format_bytes(mark)} of a ceiling of {format_bytes(limit)}, "
-        f"set by the {plan.binding} term"
+        f"the {plan.mark} mark is {format_bytes(facts['limit_bytes'])} of a ceiling of "
+        f"{format_bytes(facts['ceiling_bytes'])}, set by the {plan.binding} term"
     )
-    facts_shown = {**facts, "mark": plan.mark, "binding": plan.binding, "remedy": plan.remedy}
+    need = f"Model '{record.id}' needs {format_bytes(facts['estimate_bytes'])}"
     if plan.kind is RefusalKind.MODEL_TOO_LARGE:
-        return ModelTooLarge(
-            f"Model '{record.id}' needs {format_bytes(size)} and can never fit here: {bound}. "
-            f"{plan.remedy}",
-            **facts_shown,
-        )
-    used = format_bytes(facts["current_bytes"])
+        return ModelTooLarge(f"{need} and can never fit here: {bound}. {plan.remedy}", **facts)
     return InsufficientMemory(
-        f"Model '{record.id}' needs {format_bytes(size)} and {used} are in use that cannot be "
-        f"freed: {bound}. {plan.remedy}",
+        f"{need} and {format_bytes(facts['usage_bytes'])} are in use that cannot be freed: "
+        f"{bound}. {plan.remedy}",
         retry_after=None,
-        **facts_shown,
+        **facts,
     )

@@ -190,7 +190,7 @@ def test_what_can_never_fit_is_refused_at_once_and_says_why(both: Machine) -> No
     assert error["code"] == "model_too_large"
     assert error["weights_bytes"] >= both.weights("a")
     assert error["weights_bytes"] + error["headroom_bytes"] == hard + 1
-    assert abs(error["hard_bytes"] - hard) <= 1
+    assert abs(error["limit_bytes"] - hard) <= 1
     assert error["binding"] == "custom"
     assert error["remedy"]
     both.relax()

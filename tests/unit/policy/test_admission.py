@@ -159,7 +159,7 @@ def test_a_model_that_alone_reaches_the_hard_mark_is_never_loaded(need: int, ref
         assert answer.kind is RefusalKind.MODEL_TOO_LARGE
         assert (answer.mark, answer.binding) == ("hard", "custom")
         assert answer.remedy == "Raise the custom ceiling."
-        assert answer.facts["hard_bytes"] == HARD
+        assert answer.facts["limit_bytes"] == HARD
         assert answer.facts["ceiling_bytes"] == CEILING
         assert answer.facts["weights_bytes"] + answer.facts["headroom_bytes"] == need
 

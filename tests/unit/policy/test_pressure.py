@@ -4,11 +4,12 @@ from hypothesis import strategies as st
 
 from omlxd.policy.pressure import (
     Level,
+    Pause,
     activity_hint,
     is_emergency,
     is_over,
     level_of,
-    pauses,
+    pause_of,
     poll_interval,
     request_may_start,
     resume_mark,
@@ -66,8 +67,9 @@ def test_more_use_is_never_a_lower_level(
     usage = max(0, getattr(bounds, fraction) + offset)
     assert level_of(usage, bounds) <= level_of(usage + more, bounds)
     assert is_emergency(usage, bounds, 1) <= is_emergency(usage + more, bounds, 1)
-    assert pauses(False, usage, bounds, None) <= pauses(False, usage + more, bounds, None)
-    assert pauses(False, usage, bounds, None) <= pauses(True, usage, bounds, None)
+    if pause_of(False, usage, bounds, None):
+        assert pause_of(False, usage + more, bounds, None)
+        assert pause_of(True, usage, bounds, None)
 
 
 @pytest.mark.parametrize(
@@ -94,24 +96,25 @@ def test_an_emergency_is_far_over_or_over_twice(
 
 
 @pytest.mark.parametrize(
-    ("was", "usage", "paused"),
+    ("was", "usage", "pause"),
     [
-        (False, SOFT - 1, False),
-        (False, SOFT, True),
-        (False, HARD, True),
-        (True, SOFT - 1, True),
-        (True, RESUME, True),
-        (True, RESUME - 1, False),
-        (False, RESUME, False),
+        (False, SOFT - 1, None),
+        (False, SOFT, Pause.LEVEL),
+        (False, HARD, Pause.LEVEL),
+        (True, HARD, Pause.LEVEL),
+        (True, SOFT - 1, Pause.RESUMING),
+        (True, RESUME, Pause.RESUMING),
+        (True, RESUME - 1, None),
+        (False, RESUME, None),
     ],
 )
 def test_admission_pauses_at_the_mark_and_resumes_below_it(
-    was: bool, usage: int, paused: bool
+    was: bool, usage: int, pause: Pause | None
 ) -> None:
     """Admission of new requests pauses when the level is not ok; Admission resumes only 2 % of
     the ceiling below the soft mark, so it does not flap at the line"""
     assert resume_mark(BOUNDS) == RESUME
-    assert pauses(was, usage, BOUNDS, None) is paused
+    assert pause_of(was, usage, BOUNDS, None) is pause
 
 
 @given(st.lists(st.integers(-GiB, GiB), min_size=1, max_size=30))
@@ -120,7 +123,7 @@ def test_noise_inside_the_margin_does_not_flap(noise: list[int]) -> None:
     """so it does not flap at the line"""
     paused, changes = False, 0
     for offset in noise:
-        now = pauses(paused, SOFT + offset, BOUNDS, None)
+        now = pause_of(paused, SOFT + offset, BOUNDS, None) is not None
         changes += now is not paused
         paused = now
     assert changes <= 1
@@ -128,20 +131,24 @@ def test_noise_inside_the_margin_does_not_flap(noise: list[int]) -> None:
 
 def test_a_tiny_soft_mark_still_leaves_room_to_resume() -> None:
     bounds = ceilings(soft_fraction=0.01)
-    assert pauses(True, 0, bounds, None) is False
+    assert pause_of(True, 0, bounds, None) is None
 
 
-@pytest.mark.parametrize("usage", [0, None, SOFT])
-def test_a_critical_system_pauses_admission(usage: int | None) -> None:
+@pytest.mark.parametrize("was", [False, True])
+@pytest.mark.parametrize(
+    ("usage", "pause"),
+    [(0, Pause.SYSTEM), (None, Pause.SYSTEM), (RESUME, Pause.SYSTEM), (SOFT, Pause.LEVEL)],
+)
+def test_a_critical_system_pauses_admission(usage: int | None, pause: Pause, was: bool) -> None:
     """ "critical" pauses admission as a soft level does"""
-    assert pauses(False, usage, BOUNDS, OsPressure.CRITICAL) is True
-    assert pauses(False, usage, ceilings(enabled=False), OsPressure.CRITICAL) is False
-    assert pauses(False, 0, BOUNDS, OsPressure.WARNING) is False
+    assert pause_of(was, usage, BOUNDS, OsPressure.CRITICAL) is pause
+    assert pause_of(was, usage, ceilings(enabled=False), OsPressure.CRITICAL) is None
+    assert pause_of(False, 0, BOUNDS, OsPressure.WARNING) is None
 
 
 def test_unknown_usage_holds_nobody_up() -> None:
     """a frozen one refuses nothing for ever"""
-    assert pauses(True, None, BOUNDS, None) is False
+    assert pause_of(True, None, BOUNDS, None) is None
 
 
 @pytest.mark.parametrize(

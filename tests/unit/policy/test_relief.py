@@ -16,10 +16,10 @@ from omlxd.policy.actions import (
     WalkStoreCap,
 )
 from omlxd.policy.ceiling import HotCache
-from omlxd.policy.pressure import Level
+from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import AllocatorSample, OsPressure, Source
 from omlxd.policy.relief import Decision, GuardState, decide
-from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.policy.tiers import SAMPLE_LIMIT, GuardPolicy, Tier
 from omlxd.units import GiB
 from tests.unit.policy.scene import (
     CEILING,
@@ -62,7 +62,7 @@ def test_new_limits_are_handed_out_also_when_all_is_ok() -> None:
 
 def test_with_the_guard_off_nothing_happens_and_counters_reset() -> None:
     """Guard off: level ok, reset the counters, stop here ([+] the store caps still walk up)."""
-    state = GuardState(Level.HARD, paused=True, polls_over=3, deferrals=4)
+    state = GuardState(Level.HARD, pause=Pause.LEVEL, polls_over=3, deferrals=4)
     off = replace(POLICY, enabled=False)
     decision = decide(state, snapshot(2 * CEILING, [model("a")]), off)
     assert (decision.level, decision.paused, decision.emergency) == (Level.OK, False, False)
@@ -568,7 +568,7 @@ def test_an_old_sample_neither_defers_nor_raises_the_level() -> None:
 def test_unknown_usage_gives_up_nothing_and_holds_nobody_up() -> None:
     """None means unknown, zero means zero"""
     scene = snapshot(0, [model("a"), model("b")], sample=None, reading=reading(footprint=None))
-    decision = decide(GuardState(Level.HARD, paused=True), scene, POLICY)
+    decision = decide(GuardState(Level.HARD, pause=Pause.LEVEL), scene, POLICY)
     assert (decision.level, decision.paused, decision.actions) == (Level.OK, False, (UP,))
 
 
@@ -577,8 +577,30 @@ def test_a_critical_system_pauses_but_gives_up_nothing() -> None:
     critical = reading(footprint=0, os_pressure=OsPressure.CRITICAL)
     scene = snapshot(0, [model("a"), model("b")], reading=critical)
     decision = decide(GuardState(), scene, POLICY)
-    assert (decision.level, decision.paused, decision.actions) == (Level.OK, True, (UP,))
+    assert (decision.level, decision.pause, decision.actions) == (Level.OK, Pause.SYSTEM, (UP,))
     assert decision.limits.admission_paused
+    assert "system is critically short of memory" in decision.reason
+
+
+def test_the_systems_pressure_counts_no_longer_than_any_other_number() -> None:
+    """a frozen one refuses nothing for ever"""
+    frozen = reading(footprint=0, os_pressure=OsPressure.CRITICAL)
+    for now, pause in ((SAMPLE_LIMIT, Pause.SYSTEM), (SAMPLE_LIMIT + 0.1, None), (1000.0, None)):
+        decision = decide(GuardState(), snapshot(0, now=now, reading=frozen), POLICY)
+        assert decision.pause is pause
+    at = {"os_pressure": Source("sysctl", 990.0)}
+    stale = reading(1000.0, footprint=0, os_pressure=OsPressure.CRITICAL, sources=at)
+    assert not decide(GuardState(), snapshot(0, now=1000.0, reading=stale), POLICY).paused
+
+
+def test_the_systems_pressure_does_not_age_during_a_slow_tick() -> None:
+    critical = reading(footprint=SOFT, os_pressure=OsPressure.CRITICAL)
+    scene = snapshot(SOFT, reading=critical, image_cache_bytes=GiB)
+    first = decide(GuardState(), scene, POLICY)
+    assert first.look_again
+    renewed = replace(critical, footprint=0, sources={"footprint": Source("own", 9.0)})
+    last = decide(first.next_state, snapshot(0, now=9.0, reading=renewed), POLICY)
+    assert last.pause is Pause.SYSTEM
 
 
 # 7 and 8: settling
@@ -587,7 +609,7 @@ def test_a_critical_system_pauses_but_gives_up_nothing() -> None:
 def test_the_tick_ends_with_the_level_it_reached() -> None:
     """7. Measure again with a fresh ceiling, settle the level, reset the counters that ended."""
     toy = machine(CEILING + 2 * GiB, model("a", 30))
-    toy.state = GuardState(Level.HARD, paused=True, polls_over=1, deferrals=5)
+    toy.state = GuardState(Level.HARD, pause=Pause.LEVEL, polls_over=1, deferrals=5)
     last = toy.tick()[-1]
     assert (last.level, last.paused, last.emergency) == (Level.OK, False, False)
     assert (toy.state.polls_over, toy.state.deferrals, toy.state.tick) == (0, 0, None)
@@ -597,7 +619,10 @@ def test_relief_to_just_under_the_mark_leaves_admission_paused() -> None:
     """Admission resumes only 2 % of the ceiling below the soft mark"""
     toy = machine(SOFT + 9 * GiB, model("a"), model("b"))
     last = toy.tick()[-1]
-    assert (last.level, last.paused) == (Level.OK, True)
+    assert (last.level, last.pause) == (Level.OK, Pause.RESUMING)
+    assert last.reason == (
+        "Below the soft mark: new requests wait for usage to fall a little further."
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from omlxd.policy.actions import (
     ReclaimPool,
     Unload,
 )
+from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.pool.options import ModelSettings, PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, ceilings, settle
 
@@ -153,6 +154,7 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
     remedy."""
     house = House(
         *(a_model(name, size=100 * MiB) for name in "abc"),
+        a_model("small", size=10 * MiB),
         machine=FakeMachine(ROOM),
         options=PoolOptions(queue_deadline=10.0),
     )
@@ -178,9 +180,19 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
     machine = house.machine
     assert machine is not None
     machine.paused = True
-    fourth = house.use("b", "4")
-    await house.time.pass_by(10)
-    assert (fourth.error.facts["mark"], fourth.error.facts["limit_bytes"]) == ("soft", 144 * MiB)
+    critical = MemoryReading(0.0, 160 * MiB, os_pressure=OsPressure.CRITICAL)
+    for others, reading, mark, limit in (
+        (50, None, "soft", 144 * MiB),
+        (42, None, "resume", 144 * MiB - int(160 * MiB * 0.02)),
+        (0, critical, "os_pressure", None),
+        # Memory has come free since the guard looked.
+        (0, None, "hard", 152 * MiB),
+    ):
+        machine.others, machine.reading = others * MiB, reading
+        use = house.use("small", mark)
+        await house.time.pass_by(10)
+        assert (use.error.facts["mark"], use.error.facts["limit_bytes"]) == (mark, limit)
+        assert use.error.message.endswith(use.error.facts["remedy"])
     await first.done()
 
 
@@ -193,7 +205,7 @@ async def test_a_model_that_can_never_fit_is_refused_at_once() -> None:
     assert error.retry_after is None
     for part in ("210.0MB", "152.0MB", "160.0MB", "hard", "static"):
         assert part in error.message
-    assert error.facts["hard_bytes"] == int(ROOM * 0.95)
+    assert error.facts["limit_bytes"] == int(ROOM * 0.95)
     assert error.facts["binding"]
     assert error.facts["remedy"]
     assert house.engine.tickets == []
