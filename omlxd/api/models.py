@@ -136,6 +136,7 @@ def fit_body(fit: Fit) -> dict[str, Any]:
         "kv_bytes": fit.kv_bytes,
         "prefill_bytes": fit.prefill_bytes,
         "total_bytes": sum(known) if len(known) == len(parts) else None,
+        "needed_bytes": fit.needed_bytes,
         "unknown": fit.unknown,
         "tier": None if fit.tier is None else fit.tier.value,
         "tiers": {

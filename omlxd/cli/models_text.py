@@ -68,6 +68,8 @@ def render_fit(fit: Mapping[str, Any]) -> list[str]:
         ]
     else:
         lines.append(f"  KV cache and prefill are not known: {fit['unknown']}.")
+    if not fit["loaded"] and fit["needed_bytes"] != fit["total_bytes"]:
+        lines.append(f"  to load it    {size(fit['needed_bytes']):>9}  (room for a first prompt)")
     tiers: Mapping[str, Mapping[str, Any]] = fit["tiers"]
     if not tiers:
         return [*lines, "", "  Nothing is known of this machine's memory yet."]

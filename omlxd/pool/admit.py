@@ -93,6 +93,7 @@ class MemoryAdmission:
             kv_bytes=None if beside.footprint is None else beside.footprint.kv,
             prefill_bytes=None if beside.footprint is None else beside.footprint.prefill,
             unknown=beside.unknown,
+            needed_bytes=need.bytes,
             tier=None if memory is None else memory.ceilings.tier,
             tiers=tiers,
         )

@@ -49,6 +49,8 @@ class Fit:
 
     Attributes:
         weights_measured: the weights were measured when it was last loaded.
+        needed_bytes: what the verdicts are about. A load is given room for a first prompt, which
+            may be more than what is asked for takes.
         loaded: its weights are in memory already, and are not needed a second time.
         tiers: empty while nothing is known of the machine's memory.
     """
@@ -62,6 +64,7 @@ class Fit:
     kv_bytes: int | None
     prefill_bytes: int | None
     unknown: str | None
+    needed_bytes: int
     tier: Tier | None
     tiers: Mapping[Tier, TierFit]
 

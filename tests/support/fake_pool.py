@@ -41,6 +41,7 @@ FIT = Fit(
     kv_bytes=200,
     prefill_bytes=30,
     unknown=None,
+    needed_bytes=1230,
     tier=Tier.BALANCED,
     tiers={Tier.BALANCED: TierFit(Verdict.AFTER_EVICTIONS, 5000, "static", ("org/other",))},
 )

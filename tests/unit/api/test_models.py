@@ -103,6 +103,7 @@ async def test_a_fit_names_every_part(world: World) -> None:
         "kv_bytes": 200,
         "prefill_bytes": 30,
         "total_bytes": 1230,
+        "needed_bytes": 1230,
         "unknown": None,
         "tier": "balanced",
         "tiers": {

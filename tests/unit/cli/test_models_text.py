@@ -32,6 +32,7 @@ def a_fit(**changes: Any) -> dict[str, Any]:
         "kv_bytes": 2 * GiB,
         "prefill_bytes": GiB,
         "total_bytes": 7 * GiB,
+        "needed_bytes": 7 * GiB,
         "unknown": None,
         "tier": "balanced",
         "tiers": {
@@ -72,6 +73,12 @@ def test_a_fit_shows_the_parts_and_every_tier() -> None:
     assert "balanced *" in text
     assert "unload a, b" in text
     assert "Use a smaller model." in text
+
+
+def test_a_fit_says_when_a_load_takes_more_than_what_was_asked_for() -> None:
+    assert "to load it" not in "\n".join(render_fit(a_fit()))
+    more = "\n".join(render_fit(a_fit(needed_bytes=8 * GiB)))
+    assert "to load it        8.0GB  (room for a first prompt)" in more
 
 
 def test_what_is_not_known_is_not_a_number() -> None:
