@@ -76,10 +76,11 @@ def _give_up(error: Exception, *, supervised: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The configuration, and the socket that listens as it says."""
+    """The configuration, and the socket that listens as it says, ``since`` then."""
 
     config: "Config"
     listener: socket.socket
+    since: float
 
 
 def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
@@ -87,12 +88,14 @@ def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
     try:
         from omlxd.config.load import FLAGS, load
         from omlxd.daemon.listen import listen
+        from omlxd.host.clock import continuous_clock
 
         given = vars(arguments)
         named = {option: given[flag[2:].replace("-", "_")] for option, flag in FLAGS.items()}
         flags = {option: value for option, value in named.items() if value is not None}
         config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
-        return Door(config, listen(config.server.host, config.server.port))
+        listener = listen(config.server.host, config.server.port)
+        return Door(config, listener, continuous_clock())
     except Exception as error:  # noqa: BLE001 — raised again by _serve, whatever it is
         return error
 
@@ -157,7 +160,8 @@ def _serve(
             leaving=lambda code: _leave(tenant, lock, code),
             stop_asked=early_stop.asked,
         )
-        return serve(door.config, doors, instance_at(lock.record.instance_id, host, port), process)
+        instance = instance_at(lock.record.instance_id, host, port, since=door.since)
+        return serve(door.config, doors, instance, process)
     finally:
         doors.leave()
 

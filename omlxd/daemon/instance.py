@@ -1,7 +1,6 @@
 """Which daemon this is."""
 
 import os
-import time
 from dataclasses import dataclass
 
 from omlxd import __version__
@@ -9,13 +8,14 @@ from omlxd import __version__
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One run of the daemon. ``started_at`` is seconds since 1970; the port is the real one."""
+    """One run of the daemon. ``since`` is when it listened, of ``continuous_clock``; the port is
+    the real one."""
 
     id: str
     pid: int
     host: str
     port: int
-    started_at: float
+    since: float
     version: str
 
     @property
@@ -24,5 +24,5 @@ class Instance:
         return f"http://{host}:{self.port}"
 
 
-def instance_at(instance_id: str, host: str, port: int) -> Instance:
-    return Instance(instance_id, os.getpid(), host, port, time.time(), __version__)
+def instance_at(instance_id: str, host: str, port: int, *, since: float) -> Instance:
+    return Instance(instance_id, os.getpid(), host, port, since, __version__)

@@ -20,6 +20,7 @@ from omlxd.daemon.instance import Instance
 from omlxd.daemon.logs import configure
 from omlxd.daemon.surroundings import Process
 from omlxd.errors import ShuttingDown
+from omlxd.host.clock import continuous_clock
 from omlxd.host.glibc import keep_one_heap
 from omlxd.store import sweep
 
@@ -104,7 +105,7 @@ class Daemon:
         )
         self._spawn("http", parts.server.serve())
         await parts.server.accepting()
-        log.info("answering", after=round(time.time() - self._instance.started_at, 3))
+        log.info("answering", after=self._age())
         parts.engine.start()
         self._spawn("enforcer", parts.guard.run())
         self._spawn("start", self._start(parts))
@@ -122,7 +123,11 @@ class Daemon:
         await parts.guard.begin()
         await parts.pool.start()
         parts.life.started()
-        log.info("ready", after=round(time.time() - self._instance.started_at, 3))
+        log.info("ready", after=self._age())
+
+    def _age(self) -> float:
+        """Seconds since the port listened."""
+        return round(continuous_clock() - self._instance.since, 3)
 
     async def _stop(self, parts: Any) -> int:
         """Drain, cancel, unload, leave; past the limit a running step is not waited for."""

@@ -140,7 +140,7 @@ def _identity(instance: Instance) -> Identity:
         version=instance.version,
         host=instance.host,
         port=instance.port,
-        started_at=continuous_clock(),
+        started_at=instance.since,
         clock=continuous_clock,
         unix_clock=time.time,
     )

@@ -16,8 +16,16 @@ def built(home: Path) -> parts.Parts:
         keys=home / "keys.json", local_key=None, listeners=[], on_loopback=True
     )
     config = load({}, {}, home=str(home))
-    instance = instance_at("one", "127.0.0.1", 8484)
+    instance = instance_at("one", "127.0.0.1", 8484, since=0.0)
     return parts.build(config, doors, instance, awake=None, on_death=lambda part, error: None)
+
+
+def test_the_uptime_counts_from_the_moment_at_which_the_port_listened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parts, "continuous_clock", lambda: 7.5)
+    made = parts._identity(instance_at("one", "127.0.0.1", 8484, since=5.0))
+    assert made.uptime == 2.5
 
 
 def test_what_waits_and_idles_goes_by_a_clock_that_stands_still_in_sleep(
