@@ -73,7 +73,7 @@ def check_job(status: ServiceStatus) -> Finding:
     if not job.loaded:
         return warn(name, f"the job is not loaded{why}", "omlxd service start")
     if status.record is not None and not is_job(job, status.record):
-        text = f"the job is loaded; what runs was started by hand (pid {status.record.pid}){why}"
+        text = f"the job is loaded; what runs was started by hand (pid {status.record.pid})"
         return warn(name, text, f"kill {status.record.pid}, then: omlxd service start")
     if job.pid is None and status.record is None:
         seen = f" ({job.last_exit})" if job.last_exit else ""
