@@ -144,7 +144,8 @@ def readings_body(entry: Entry | None, now: float) -> dict[str, Any]:
 
 
 def entry_body(entry: Entry) -> dict[str, Any]:
-    """One decision, what it rested on and what came of it. ``times``: in a row, unchanged.
+    """One decision, what it rested on and what came of it. ``times``: so many ticks in a row came
+    to the same, from ``time`` to ``last_time``; who follows the events is told of the first.
 
     ``reclaimed_bytes``: what earlier actions freed that cannot say so at once, see ``Entry``.
     """
@@ -164,6 +165,7 @@ def entry_body(entry: Entry) -> dict[str, Any]:
     return {
         "number": entry.number,
         "time": round(entry.unix_at, 3),
+        "last_time": round(entry.last_unix_at, 3),
         "times": entry.times,
         **_decision_body(decision),
         "changed": entry.changed,

@@ -30,8 +30,8 @@ def _tells_something(event: Mapping[str, Any]) -> bool:
 
 def render_event(event: Mapping[str, Any]) -> list[str]:
     """One decision: when, how bad, why, and a line for each action."""
-    at = datetime.fromtimestamp(event["time"]).strftime("%H:%M:%S")
-    times = f" (x{event['times']})" if event["times"] > 1 else ""
+    at, until = (_clock(event[key]) for key in ("time", "last_time"))
+    times = f" (x{event['times']} until {until})" if event["times"] > 1 else ""
     emergency = " EMERGENCY" if event["emergency"] else ""
     paused = ", admission paused" if event["admission_paused"] else ""
     lines = [
@@ -41,6 +41,10 @@ def render_event(event: Mapping[str, Any]) -> list[str]:
     if event["reclaimed_bytes"]:
         lines.append(f"            the pool gave back {size(event['reclaimed_bytes'])}")
     return lines + [f"            {_action(action, event)}" for action in event["actions"]]
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
 def _headline(guard: Mapping[str, Any]) -> str:

@@ -212,9 +212,10 @@ class Enforcer:
         now, reclaimed = self._ports.clock(), self._ports.reclaimed()
         since, self._reclaimed = reclaimed - self._reclaimed, reclaimed
         entry = self.record.add(
-            Entry(0, now, now, time.time(), 1, decision, reading, outcomes, changed, since)
+            Entry(0, now, now, time.time(), 1, decision, reading, outcomes, changed, since),
+            begins=before.tick is None,
         )
-        write = log.info if entry.eventful else log.debug
+        write = log.info if entry.eventful and entry.times == 1 else log.debug
         write(
             "guard_decision",
             number=entry.number,

@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
-from omlxd.policy.actions import Action, Outcome, WalkStoreCap
+from omlxd.policy.actions import Action, IdleReclaim, Outcome, ReclaimPool, WalkStoreCap
 from omlxd.policy.decision import Decision
+from omlxd.policy.look import subject
 from omlxd.policy.readings import MemoryReading
 from omlxd.units import MiB
 
@@ -21,8 +22,9 @@ class Entry:
     """One decision, what it rested on and what came of it.
 
     Attributes:
-        number: ascending; times: how often in a row the same uneventful decision was made.
+        number: ascending; times: how many ticks in a row have come to the same.
         at, last_at: of the guard's clock, first and last of them; unix_at: seconds since 1970.
+        decision, reading, outcomes: of the last of them.
     """
 
     number: int
@@ -44,6 +46,38 @@ class Entry:
     def eventful(self) -> bool:
         return self.changed or bool(deeds(self.decision.actions)) or self.reclaimed >= NOTABLE
 
+    @property
+    def last_unix_at(self) -> float:
+        return self.unix_at + self.last_at - self.at
+
+    def repeats(self, before: "Entry") -> bool:
+        """It says once more what ``before`` said: nothing has changed, and nothing came of it."""
+        return (
+            not self.changed
+            and max(self.reclaimed, before.reclaimed) < NOTABLE
+            and not any(map(_had_effect, self.outcomes))
+            and _gist(self.decision) == _gist(before.decision)
+        )
+
+
+def _had_effect(done: Outcome) -> bool:
+    """A flag that is set once more is not worth telling again, nor is what was refused."""
+    asked = isinstance(done.action, ReclaimPool | IdleReclaim | WalkStoreCap)
+    return bool(done.freed) or (done.accepted and not asked)
+
+
+def _gist(decision: Decision) -> tuple[object, ...]:
+    """What makes two decisions the same; sizes change from one look to the next."""
+    return (
+        decision.rule,
+        tuple((type(action), subject(action)) for action in deeds(decision.actions)),
+        decision.level,
+        decision.pause,
+        decision.emergency,
+        decision.apply,
+        decision.look_again,
+    )
+
 
 def deeds(actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """The actions worth telling: the store caps walk on every tick."""
@@ -51,12 +85,17 @@ def deeds(actions: tuple[Action, ...]) -> tuple[Action, ...]:
 
 
 class Record:
-    """A ring of the last decisions. A row of uneventful ones is one entry with a count."""
+    """A ring of the last decisions. What a tick says just as the tick before it did, look for look,
+    is one entry with a count."""
 
     def __init__(self) -> None:
         self._ring: deque[Entry] = deque(maxlen=RING)
         self._listeners: set[asyncio.Queue[Entry | None]] = set()
         self._count = 0
+        self._last: Entry | None = None
+        self._tick: list[int] = []
+        """Numbers of the entries of this tick."""
+        self._tick_before: list[int] = []
         self._closed = False
 
     @property
@@ -66,22 +105,46 @@ class Record:
 
     @property
     def last(self) -> Entry | None:
-        return self._ring[-1] if self._ring else None
+        """The decision made last, which may be a repetition of an older one in the ring."""
+        return self._last
 
-    def add(self, entry: Entry) -> Entry:
-        """Keep ``entry`` and tell the listeners; the number in it is given here."""
-        last = self.last
-        if last is not None and not entry.eventful and not last.eventful:
+    def add(self, entry: Entry, *, begins: bool) -> Entry:
+        """Keep ``entry`` and tell the listeners what is new; the number in it is given here.
+
+        ``begins``: it is the first of its tick.
+        """
+        if begins:
+            self._tick_before, self._tick = self._tick, []
+        before = self._counterpart()
+        if before is not None and entry.repeats(before):
             entry = replace(
-                entry, number=last.number, at=last.at, unix_at=last.unix_at, times=last.times + 1
+                entry,
+                number=before.number,
+                at=before.at,
+                unix_at=before.unix_at,
+                times=before.times + 1,
+                changed=before.changed,
+                reclaimed=before.reclaimed + entry.reclaimed,
             )
-            self._ring[-1] = entry
-            return entry
-        self._count += 1
-        entry = replace(entry, number=self._count)
-        self._ring.append(entry)
-        self._tell(entry)
+            self._ring[before.number - self._count - 1] = entry
+        else:
+            # What comes after it is news too, or it would be told before its cause.
+            self._tick_before = []
+            self._count += 1
+            entry = replace(entry, number=self._count)
+            self._ring.append(entry)
+            self._tell(entry)
+        self._tick.append(entry.number)
+        self._last = entry
         return entry
+
+    def _counterpart(self) -> Entry | None:
+        """What the tick before said at this point."""
+        place = len(self._tick)
+        if place >= len(self._tick_before):
+            return None
+        behind = self._count - self._tick_before[place]
+        return self._ring[-1 - behind] if behind < len(self._ring) else None
 
     def close(self) -> None:
         """Nothing more will come: whoever follows is let go."""

@@ -146,6 +146,7 @@ async def test_in_monitor_mode_a_decision_says_what_it_would_do() -> None:
 def test_refused_and_pending_actions_are_told_apart() -> None:
     event: dict[str, Any] = {
         "time": 0.0,
+        "last_time": 62.0,
         "times": 2,
         "level": "hard",
         "emergency": True,
@@ -162,6 +163,7 @@ def test_refused_and_pending_actions_are_told_apart() -> None:
     }
     head, pool, refused, pending = render_event(event)
     assert pool.strip() == "the pool gave back 3.0GB"
-    assert head.endswith("hard EMERGENCY  - of -  Why. (x2)")
+    assert "hard EMERGENCY  - of -  Why. (x2 until " in head
+    assert head.endswith(":02)")
     assert refused.strip() == "abort loads a, b: refused"
     assert pending.strip() == "unload c: under way"

@@ -9,7 +9,14 @@ from structlog.testing import capture_logs
 from omlxd.enforcer.enforcer import MAX_LOOKS, Enforcer
 from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import GuardSettings
-from omlxd.policy.actions import Action, MarkPendingUnload, Outcome, Unload, WalkStoreCap
+from omlxd.policy.actions import (
+    AbortRequests,
+    Action,
+    MarkPendingUnload,
+    Outcome,
+    Unload,
+    WalkStoreCap,
+)
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.decision import Decision
 from omlxd.policy.pressure import Level
@@ -158,6 +165,83 @@ async def test_uneventful_decisions_in_a_row_are_one_entry() -> None:
     (entry,) = machine.enforcer.record.entries
     assert entry.times == 5
     assert entry.last_at - entry.at == 4.0
+
+
+WATCHING = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING, enforce=False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "models"),
+    [
+        (WATCHING, (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2))),
+        (None, (model("p", 2 * GiB, 1, pinned=True),)),
+    ],
+)
+async def test_what_recurs_in_every_tick_is_told_once(
+    policy: GuardPolicy | None, models: tuple[ModelView, ...]
+) -> None:
+    machine = Machine(policy)
+    machine.models = models
+    machine.footprint = int(9.9 * GiB)
+    record, heard = machine.enforcer.record, []
+
+    async def follow() -> None:
+        async for entry in record.follow():
+            heard.append(entry.number)
+
+    listener = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    with capture_logs() as logs:
+        await machine.tick()
+        # At the second the level is an old one, so nothing changes any more.
+        await machine.tick()
+        told = [entry.number for entry in record.entries]
+        for step in range(20):
+            machine.footprint += step  # sizes are no news
+            await machine.tick()
+    listener.cancel()
+    assert [entry.number for entry in record.entries] == told == heard
+    infos = [log["number"] for log in logs if log["log_level"] == "info"]
+    assert infos == [entry.number for entry in record.entries if entry.eventful]
+    last = record.entries[-1]
+    assert (last.times, last.last_at) == (22, machine.now)
+    assert machine.enforcer.latest is last
+    assert last.decision.usage.bytes == machine.footprint
+
+
+async def test_what_had_an_effect_is_told_each_time() -> None:
+    machine = Machine()
+    machine.models = (replace(model("a", 2 * GiB, 1, busy=True), requests=1),)
+    machine.footprint = int(9.8 * GiB)
+    for _ in range(4):
+        await machine.tick()
+    ended = [
+        entry.times
+        for entry in machine.enforcer.record.entries
+        if any(isinstance(done.action, AbortRequests) for done in entry.outcomes)
+    ]
+    assert ended == [1, 1, 1, 1]
+    machine.effect = lambda action: Outcome(action, accepted=False)
+    before = len(machine.enforcer.record.entries)
+    for _ in range(4):
+        await machine.tick()
+    assert len(machine.enforcer.record.entries) < before + 6
+
+
+async def test_what_differs_from_the_tick_before_is_told_from_there_on() -> None:
+    machine = Machine(WATCHING)
+    machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2, pinned=True))
+    machine.footprint = int(9.9 * GiB)
+    await machine.tick()
+    await machine.tick()
+    count = len(machine.enforcer.record.entries)
+    machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2))
+    machine.footprint = 14 * GiB
+    await machine.tick()
+    news = machine.enforcer.record.entries[count:]
+    assert news
+    assert machine.enforcer.latest is news[-1]
+    assert [entry.times for entry in news] == [1] * len(news)
 
 
 async def test_what_the_pool_gave_back_is_told_with_the_next_decision() -> None:

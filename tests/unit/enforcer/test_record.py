@@ -15,7 +15,7 @@ def an_entry() -> Entry:
 
 async def test_who_follows_after_the_end_gets_what_is_kept_and_is_let_go() -> None:
     record = Record()
-    record.add(an_entry())
+    record.add(an_entry(), begins=True)
     record.close()
     async with asyncio.timeout(5):
         assert [entry.number async for entry in record.follow(replay=True)] == [1]
@@ -28,7 +28,7 @@ async def test_the_close_loses_no_news_that_a_follower_has_not_read() -> None:
     first = asyncio.create_task(anext(following))
     await asyncio.sleep(0)
     for _ in range(3):
-        record.add(an_entry())
+        record.add(an_entry(), begins=True)
     record.close()
     async with asyncio.timeout(5):
         numbers = [(await first).number] + [entry.number async for entry in following]
