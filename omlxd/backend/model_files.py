@@ -95,6 +95,21 @@ def is_weight_file(name: str) -> bool:
     return name.startswith("model") and name.endswith(".safetensors")
 
 
+def missing_shards(names: Iterable[str]) -> list[str]:
+    """Weight files that are not among ``names``, though these count on them (``-of-00003``)."""
+    sets: dict[tuple[str, int], set[int]] = {}
+    for name in names:
+        if (shard := _SHARD.fullmatch(name)) is not None:
+            sets.setdefault((shard[1], int(shard[3])), set()).add(int(shard[2]))
+    return [
+        f"{stem}-{number:05}-of-{total:05}.safetensors"
+        for (stem, total), there in sets.items()
+        if len(there) < total
+        for number in range(1, total + 1)
+        if number not in there
+    ]
+
+
 def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, object] | None:
     """Each of ``keys`` picks a module of the runtime by name, in nested tables too: the first
     that is there and is no plain name, with its value."""
@@ -133,20 +148,21 @@ def _layers_claimed(config: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
 
 
 def _check_index(folder: Path, weight_files: tuple[Path, ...]) -> None:
-    """Every shard that the index names must be there."""
+    """Every shard must be there: that the index names, or without one the other shards."""
     file = folder / "model.safetensors.index.json"
-    if not file.exists():
-        return
-    weight_map = _read_json(file).get("weight_map", {})
-    if not isinstance(weight_map, dict):
-        raise _broken(file, "has no usable weight_map")
     there = {f.name for f in weight_files}
-    missing = sorted({str(name) for name in weight_map.values()} - there)
+    if not file.exists():
+        missing, who = missing_shards(there), "the other shards count on"
+    else:
+        weight_map = _read_json(file).get("weight_map", {})
+        if not isinstance(weight_map, dict):
+            raise _broken(file, "has no usable weight_map")
+        missing, who = sorted({str(n) for n in weight_map.values()} - there), f"{file.name} names"
     if missing:
         raise ModelBroken(
             f"{folder} lacks {missing[0]}"
             + (f" and {len(missing) - 1} more shards" if len(missing) > 1 else "")
-            + f", which {file.name} names.",
+            + f", which {who}.",
             file=str(folder / Path(missing[0]).name),
         )
 

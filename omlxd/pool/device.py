@@ -225,7 +225,7 @@ class Device:
         record.failures += 1
         cool_down = pause_after(record.failures, self._options)
         # A copy: the traceback's frames would keep alive what was loaded.
-        error = without_paths(error, record.model.path)
+        error = without_paths(error, record.model)
         record.happen(LoadFailed(error, self._ports.clock() + cool_down, record.failures))
         log.warning(
             "model_load_failed",

@@ -19,10 +19,12 @@ from omlxd.policy.admission import LoadNeed, RefusalKind, Refuse
 from omlxd.policy.pressure import pause_of
 from omlxd.policy.shortage import Mark, in_words, mark_of, shortage
 from omlxd.policy.usage import recent_pressure
+from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.entry import Draining, Failed, Queued, Unloading
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import MemoryView
 from omlxd.pool.record import ModelRecord
+from omlxd.printable import printable
 from omlxd.units import format_bytes
 
 
@@ -41,12 +43,16 @@ def told_again(error: OmlxdError, retry_after: float | None) -> OmlxdError:
     return ModelLoadFailed(error.message, retry_after=retry_after, **error.facts)
 
 
-def without_paths(error: OmlxdError, folder: str) -> OmlxdError:
-    """The same failure, its files named as seen from the model's folder: clients read it."""
-    message = error.message.replace(f"{folder}/", "").replace(folder, "its folder")
+def without_paths(error: OmlxdError, model: CatalogModel) -> OmlxdError:
+    """The same failure as clients read it: it names the model, and its files without a path."""
+    folder = model.path
+    message = printable(error.message.replace(f"{folder}/", "").replace(folder, "its folder"))
+    if f"'{model.id}'" not in message:
+        message = f"Model '{model.id}' cannot be loaded: {message}"
     facts = {
-        key: value.removeprefix(f"{folder}/") if isinstance(value, str) else value
+        key: printable(value.removeprefix(f"{folder}/")) if isinstance(value, str) else value
         for key, value in error.facts.items()
+        if value != folder
     }
     if isinstance(error, ModelBroken):
         return ModelBroken(message, **facts)

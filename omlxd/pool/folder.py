@@ -4,13 +4,14 @@ import hashlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from omlxd.backend.model_files import (
     first_bad_name,
     impossible_layers,
     is_weight_file,
+    missing_shards,
     parse_object,
 )
 from omlxd.backend.safetensors import (
@@ -194,10 +195,13 @@ def _check_names(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> 
 def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
     """The files that a load reads: ``model*.safetensors``; others repeat the same weights."""
     names = [name for name in folder.names if is_weight_file(name)]
-    missing = [name for name in _promised_by_index(folder) if name not in names]
+    if INDEX in folder.names:
+        missing, though = _promised_by_index(folder, names), "the index lists it"
+    else:
+        missing, though = missing_shards(names), "the other shards count on it"
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise Missing(missing[0], f"is missing{more}, though the index lists it")
+        raise Missing(missing[0], f"is missing{more}, though {though}")
     if not names:
         found = _other_weights(folder.names)
         raise Missing(
@@ -213,13 +217,11 @@ def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
     return files
 
 
-def _promised_by_index(folder: Folder) -> list[str]:
-    if INDEX not in folder.names:
-        return []
+def _promised_by_index(folder: Folder, there: Collection[str]) -> list[str]:
     places = folder.table(INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
         raise BadFile(INDEX, "has no weight_map")
-    return sorted(set(places.values()))
+    return sorted(set(places.values()).difference(there))
 
 
 def _other_weights(names: Iterable[str]) -> str:

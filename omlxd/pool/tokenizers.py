@@ -81,7 +81,7 @@ class TokenizerCache:
         if isinstance(error, OmlxdError):
             now = self._clock()
             self._failed = {key: kept for key, kept in self._failed.items() if now < kept[1]}
-            why = without_paths(error, model.path)
+            why = without_paths(error, model)
             self._failed[model.fingerprint] = (why, now + RETRY_AFTER)
 
     def _raise_kept_failure(self, model: CatalogModel) -> None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import mlx.core as mx
@@ -21,6 +22,9 @@ from omlxd.backend.model_files import ModelFiles, check_model_files
 from omlxd.errors import ModelLoadFailed, OmlxdError
 
 log = structlog.get_logger(__name__)
+
+LONGEST_REASON = 500
+"""Characters; of missing tensors the runtime names each."""
 
 
 class MlxModel:
@@ -68,7 +72,7 @@ class MlxLoad:
         except Exception as error:  # whatever a model's own files provoke in mlx-lm
             raise_if_device_lost(error)
             log.warning("model_load_failed", folder=str(self._files.folder), exc_info=True)
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {shorten(str(error), LONGEST_REASON)}"
         # Out here ``error`` is gone: the frames of its traceback would keep the weights.
         self.abandon()
         # Raises for a file that was damaged since it was checked.

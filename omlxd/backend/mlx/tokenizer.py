@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import structlog
@@ -38,7 +39,7 @@ _RESERVED_ARGUMENTS = frozenset(
 """What transformers' ``apply_chat_template`` takes itself: no variables of a template."""
 
 _LONGEST_REASON = 1000
-"""Characters of a template's own error message that are passed on."""
+"""Characters of an error message that are passed on."""
 
 
 def load_tokenizer(path: str) -> "MlxTokenizer":
@@ -62,23 +63,29 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
     except ImportError as error:
         log.exception("tokenizer_load_failed", path=path)
         raise ModelLoadFailed(
-            f"The tokenizer in {path} needs something that is not installed: {error}", path=path
+            f"The tokenizer in {path} needs something that is not installed: {error}"
         ) from error
     except Exception as error:
         # tokenizers raises plain Exception for a damaged file, transformers nearly anything.
         log.exception("tokenizer_load_failed", path=path)
-        raise ModelBroken(_what_is_wrong(path, error), path=path) from error
+        raise _broken(Path(path), error) from error
 
 
-def _what_is_wrong(path: str, error: Exception) -> str:
+def _broken(folder: Path, error: Exception) -> ModelBroken:
     if "trust_remote_code" in str(error):
-        return (
-            f"The tokenizer in {path} needs code of its own (auto_map in tokenizer_config.json), "
-            "and code in a model folder is never run. Use a conversion with a plain tokenizer.json."
+        file = folder / "tokenizer_config.json"
+        return ModelBroken(
+            f"{file} asks for code of its own (auto_map), and code in a model folder is never "
+            "run. Use a conversion with a plain tokenizer.json.",
+            file=str(file),
         )
-    return (
-        f"The tokenizer in {path} cannot be loaded from its tokenizer.json or tokenizer.model: "
-        f"{type(error).__name__}: {error}"
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+    files = [folder / name for name in names]
+    file = next((file for file in files if file.exists()), files[0])
+    reason = shorten(str(error), _LONGEST_REASON)
+    return ModelBroken(
+        f"{file} cannot be loaded as a tokenizer ({type(error).__name__}: {reason}).",
+        file=str(file),
     )
 
 

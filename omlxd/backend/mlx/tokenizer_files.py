@@ -36,7 +36,7 @@ class TokenizerFiles:
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     """Raises ``ModelBroken`` naming the file and the entry."""
     if not folder.is_dir():
-        raise ModelBroken(f"The model folder {folder} does not exist.", path=str(folder))
+        raise ModelBroken(f"The model folder {folder} does not exist.")
     config = _read_object(folder / "config.json")
     tokenizer_config = _read_object(folder / "tokenizer_config.json")
     _check_module_names(folder / "config.json", config)
@@ -55,9 +55,9 @@ def _read_object(file: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ModelBroken(f"{file} cannot be read: {error}", path=str(file)) from error
+        raise ModelBroken(f"{file} cannot be read: {error}", file=str(file)) from error
     if not isinstance(content, dict):
-        raise ModelBroken(f"{file} holds no JSON object.", path=str(file))
+        raise ModelBroken(f"{file} holds no JSON object.", file=str(file))
     return content
 
 
@@ -66,7 +66,7 @@ def _check_module_names(file: Path, content: Mapping[str, Any]) -> None:
         name = content.get(key)
         if name is not None and not (isinstance(name, str) and _is_module_name(name)):
             raise ModelBroken(
-                f"{file}: {key} is {name!r}, which is no name of a module.", path=str(file)
+                f"{file}: {key} is {name!r}, which is no name of a module.", file=str(file)
             )
 
 

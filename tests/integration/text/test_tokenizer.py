@@ -393,8 +393,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str | bytes
     path = folders.write(tmp_path, folders.byte_level())
     data = content if isinstance(content, bytes) else content.encode()
     (tmp_path / file).write_bytes(data)
-    with pytest.raises(ModelBroken, match=file.replace(".", r"\.")):
+    with pytest.raises(ModelBroken, match=file.replace(".", r"\.")) as caught:
         load_tokenizer(path)
+    assert caught.value.facts == {"file": str(tmp_path / file)}
 
 
 def test_a_folder_without_a_tokenizer_is_broken(tmp_path: Path) -> None:

@@ -119,6 +119,29 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
         check_model_files(folder)
 
 
+@pytest.mark.parametrize(
+    ("shards", "missing"),
+    [
+        (["1-of-00002"], "2-of-00002"),
+        (["3-of-00003"], "1-of-00003.safetensors and 1 more shards"),
+        (["1-of-00001"], None),
+        (["0-of-00002", "1-of-00002"], None),
+    ],
+)
+def test_a_shard_that_others_count_on_is_named(
+    folder: Path, shards: list[str], missing: str | None
+) -> None:
+    """T61"""
+    (folder / "model.safetensors").unlink()
+    for shard in shards:
+        write_weights(folder / f"model-0000{shard}.safetensors")
+    if missing is None:
+        assert len(check_model_files(folder).weight_files) == len(shards)
+    else:
+        with pytest.raises(ModelBroken, match=f"lacks model-0000{missing}.*count on"):
+            check_model_files(folder)
+
+
 def test_a_folder_without_safetensors_is_broken(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ModelBroken, match="only safetensors"):

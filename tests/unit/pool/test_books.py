@@ -99,7 +99,7 @@ async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> N
 
     def load(path: str) -> object:
         loads.append(path)
-        raise ModelBroken(f"{path}/tokenizer.json is damaged", path=f"{path}/tokenizer.json")
+        raise ModelBroken(f"{path}/tokenizer.json is damaged", file=f"{path}/tokenizer.json")
 
     async def failure() -> ModelBroken:
         with pytest.raises(ModelBroken) as caught:
@@ -113,8 +113,8 @@ async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> N
     assert len(loads) == 1
     assert len({id(error) for error in (first, beside, again)}) == 3
     for error in (first, beside, again):
-        assert error.message == "tokenizer.json is damaged"
-        assert error.facts == {"path": "tokenizer.json"}
+        assert error.message == "Model 'm' cannot be loaded: tokenizer.json is damaged"
+        assert error.facts == {"file": "tokenizer.json"}
     time.now += 0.2
     await failure()
     assert len(loads) == 2

@@ -222,7 +222,7 @@ async def test_a_failure_never_shows_where_the_files_are() -> None:
     path = "/models/m/model.safetensors"
     house.engine.tickets[0].fail(ModelBroken(f"{path} is truncated.", file=path))
     await settle()
-    assert use.error.message == "model.safetensors is truncated."
+    assert use.error.message == "Model 'm' cannot be loaded: model.safetensors is truncated."
     problem = house.status("m").problem
     assert (problem.message, problem.file) == (use.error.message, "model.safetensors")
 

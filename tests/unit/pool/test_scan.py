@@ -403,6 +403,15 @@ def test_a_config_that_claims_layers_without_weights_is_broken(tmp_path: Path) -
     assert broken.reason == "claims 20000 layers (num_hidden_layers), and the weights have 0"
 
 
+def test_a_shard_without_its_siblings_is_broken(tmp_path: Path) -> None:
+    """T61"""
+    folder = make_model(tmp_path / "m")
+    (folder / "model.safetensors").rename(folder / "model-00003-of-00003.safetensors")
+    (broken,) = scan(tmp_path).broken
+    assert broken.file == "model-00001-of-00003.safetensors"
+    assert broken.reason == "is missing (and 1 more), though the other shards count on it"
+
+
 def test_nothing_that_is_found_fails_to_be_shown(tmp_path: Path) -> None:
     """T61: half a character, or a control, in any name or text of a folder."""
     half = "\ud800\x1b[2J"
