@@ -29,8 +29,9 @@ def resolve(
     if found in catalog.models:
         return catalog.models[found]
     broken = catalog.broken[found]
+    what = "The default model" if name is None else "Model"
     raise ModelBroken(
-        f"Model '{found}' cannot be served: {broken.file} {broken.reason}.",
+        f"{what} '{found}' cannot be served: {broken.file} {broken.reason}.",
         file=broken.file,
         reason=broken.reason,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omlxd.errors import InvalidRequest, ModelNotFound, StateUnwritable
+from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, StateUnwritable
 from omlxd.pool.catalog import BrokenModel
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.settings import KEYS, SettingsBook, without
@@ -272,6 +272,13 @@ async def test_a_default_that_is_not_there_is_called_the_default() -> None:
     await house.pool.change_settings("m", {"default": None})
     assert house.pool.default is None
     with pytest.raises(InvalidRequest):
+        house.pool.resolve(None)
+
+
+async def test_a_default_that_cannot_be_served_is_called_the_default() -> None:
+    house = House(a_model("a/m"), options=PoolOptions(default="m"))
+    house.show(broken=[BrokenModel("a/m", "config.json", "is empty")])
+    with pytest.raises(ModelBroken, match="default model 'a/m'"):
         house.pool.resolve(None)
 
 
