@@ -213,10 +213,8 @@ class EnginePool:
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         """All models, the broken ones too, by id."""
-        timeout = self._options.idle_timeout
-        return statuses(
-            self._residency, self._catalog, self._book, self._sizes, self._ports, timeout
-        )
+        books = (self._book, self._sizes, self._tokenizers)
+        return statuses(self._residency, self._catalog, *books, self._ports)
 
     def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit:
         """Would it fit with ``concurrency`` requests of ``context`` tokens (both at least 1)?
@@ -291,5 +289,6 @@ class EnginePool:
         if self._stopping:
             return
         self._catalog = catalog
+        self._tokenizers.forget_failures(but=(m.fingerprint for m in catalog.models.values()))
         follow(self._residency, catalog, self._book)
         self._residency.advance()

@@ -33,6 +33,11 @@ class SettingsBook:
         return self._default if self._default is not None else self._options.default
 
     @property
+    def idle_timeout(self) -> float | None:
+        """Seconds, of models without one of their own; None: never."""
+        return self._options.idle_timeout
+
+    @property
     def ids(self) -> set[str]:
         """Models that something is wished for, whether they are there or not."""
         chosen = () if self._default is None else (self._default,)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+from omlxd.errors import OmlxdError
 from omlxd.pool.catalog import BrokenModel, Catalog, ModelKind
 from omlxd.pool.entry import (
     Absent,
@@ -22,6 +23,7 @@ from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
 from omlxd.pool.settings import SettingsBook
 from omlxd.pool.sizes import SizeBook
+from omlxd.pool.tokenizers import TokenizerCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,10 @@ def statuses(
     catalog: Catalog,
     book: SettingsBook,
     sizes: SizeBook,
+    tokenizers: TokenizerCache,
     ports: PoolPorts,
-    idle_timeout: float | None,
 ) -> tuple[ModelStatus, ...]:
-    """All models, the broken ones too, by id; ``idle_timeout`` as for ``record.idle_ends``."""
+    """All models, the broken ones too, by id."""
     places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
     now, default = ports.clock(), default_id(catalog, book)
     known = []
@@ -114,7 +116,8 @@ def statuses(
                 measured_bytes=sizes.measured(record.model),
                 cache_bytes=None if activity is None else activity.cache_bytes,
                 since_step=None if stepped_at is None else max(0.0, now - stepped_at),
-                unload_in=_unload_in(record, idle_timeout, now),
+                unload_in=_unload_in(record, book.idle_timeout, now),
+                problem=_problem(record, tokenizers, now),
             )
         )
     broken = [
@@ -150,7 +153,6 @@ def _of_record(record: ModelRecord, now: float) -> ModelStatus:
         waiting=len(record.waiting),
         idle_seconds=None if used is None else max(0.0, now - used),
         detail=_detail(record),
-        problem=_problem(record.state, now),
     )
 
 
@@ -168,14 +170,20 @@ def _detail(record: ModelRecord) -> str | None:
             return None
 
 
-def _problem(state: State, now: float) -> Problem | None:
-    if not isinstance(state, Failed):
-        return None
-    file = state.why.facts.get("file")
+def _problem(record: ModelRecord, tokenizers: TokenizerCache, now: float) -> Problem | None:
+    if isinstance(state := record.state, Failed):
+        return _of_failure(state.why, state.retry_at - now, state.attempts)
+    if (kept := tokenizers.failure(record.model)) is not None:
+        return _of_failure(*kept, attempts=1)
+    return None
+
+
+def _of_failure(why: OmlxdError, retry_in: float, attempts: int) -> Problem:
+    file = why.facts.get("file")
     return Problem(
-        code=state.why.code,
-        message=state.why.message,
+        code=why.code,
+        message=why.message,
         file=file if isinstance(file, str) else None,
-        retry_in=max(0.0, state.retry_at - now),
-        attempts=state.attempts,
+        retry_in=max(0.0, retry_in),
+        attempts=attempts,
     )

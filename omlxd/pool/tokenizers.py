@@ -20,7 +20,9 @@ RETRY_AFTER: Final = 10.0
 
 
 class TokenizerCache:
-    """By fingerprint, so that a replaced model gets its own. Failures are kept for a moment."""
+    """By fingerprint, so that a replaced model gets its own.
+
+    A failure is known until a load succeeds, and told again without a try for a moment."""
 
     def __init__(
         self,
@@ -59,6 +61,17 @@ class TokenizerCache:
             limit=self._limit,
         )
 
+    def failure(self, model: CatalogModel) -> tuple[OmlxdError, float] | None:
+        """Why it could not be read when last tried, and in how many seconds it is tried again."""
+        if (kept := self._failed.get(model.fingerprint)) is None:
+            return None
+        return kept[0], max(0.0, kept[1] - self._clock())
+
+    def forget_failures(self, *, but: Iterable[str]) -> None:
+        """``but`` are the fingerprints of all models that there are."""
+        known = set(but)
+        self._failed = {key: kept for key, kept in self._failed.items() if key in known}
+
     def retain(self, fingerprints: Iterable[str]) -> None:
         """Forget all others; who holds one keeps it."""
         kept = set(fingerprints)
@@ -76,16 +89,14 @@ class TokenizerCache:
     def _finished(self, model: CatalogModel, result: asyncio.Future[Tokenizer]) -> None:
         error = None if result.cancelled() else result.exception()
         if error is None and not result.cancelled():
+            self._failed.pop(model.fingerprint, None)
             return
         self._loads.pop(model.fingerprint, None)
         if isinstance(error, OmlxdError):
-            now = self._clock()
-            self._failed = {key: kept for key, kept in self._failed.items() if now < kept[1]}
             why = without_paths(error, model)
-            self._failed[model.fingerprint] = (why, now + RETRY_AFTER)
+            self._failed[model.fingerprint] = (why, self._clock() + RETRY_AFTER)
 
     def _raise_kept_failure(self, model: CatalogModel) -> None:
-        why, until = self._failed.get(model.fingerprint, (None, 0.0))
-        left = until - self._clock()
-        if why is not None and left > 0:
-            raise told_again(why, retry_after=left)
+        match self.failure(model):
+            case why, left if left > 0:
+                raise told_again(why, retry_after=left)

@@ -306,6 +306,7 @@ class House:
             more = {"usage": self.machine.usage, "memory": self.machine.memory, **more}
         self.woken = 0
         self.tokenizer_loads: list[str] = []
+        self.tokenizer_fault: Exception | None = None
         ports = {
             key: more.pop(key)
             for key in ("usage", "release_memory", "memory", "state", "died", "most_waiting")
@@ -344,6 +345,8 @@ class House:
 
     def _tokenizer(self, path: str) -> Any:
         self.tokenizer_loads.append(path)
+        if self.tokenizer_fault is not None:
+            raise self.tokenizer_fault
         return object()
 
 

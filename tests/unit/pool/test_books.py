@@ -116,8 +116,35 @@ async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> N
         assert error.message == "Model 'm' cannot be loaded: tokenizer.json is damaged"
         assert error.facts == {"file": "tokenizer.json"}
     time.now += 0.2
+    assert cache.failure(a_model("m")) is not None
     await failure()
     assert len(loads) == 2
+
+
+async def test_what_was_wrong_with_a_tokenizer_is_known_until_one_is_read() -> None:
+    """T61"""
+    time = FakeTime()
+    whole = threading.Event()
+
+    def load(path: str) -> object:
+        if not whole.is_set():
+            raise ModelBroken(f"{path}/tokenizer.json is damaged", file=f"{path}/tokenizer.json")
+        return object()
+
+    cache = TokenizerCache(load, 60.0, clock=time.clock)  # type: ignore[arg-type]
+    m, other = a_model("m"), a_model("other", fingerprint="2")
+    for model in (m, other):
+        with pytest.raises(ModelBroken):
+            await cache.get(model)
+    time.now += 2 * RETRY_AFTER
+    kept = cache.failure(m)
+    assert kept is not None
+    assert (kept[0].facts, kept[1]) == ({"file": "tokenizer.json"}, 0.0)
+    cache.forget_failures(but=[m.fingerprint])
+    assert cache.failure(other) is None
+    whole.set()
+    await cache.get(m)
+    assert cache.failure(m) is None
 
 
 async def test_a_caller_that_leaves_does_not_end_the_tokenizer_load_of_others() -> None:

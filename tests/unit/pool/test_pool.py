@@ -215,6 +215,21 @@ async def test_a_failed_load_tells_every_waiter_and_is_left_alone_for_a_while() 
     assert house.status("m").problem.retry_in == 20.0
 
 
+async def test_a_model_whose_tokenizer_cannot_be_read_has_a_problem() -> None:
+    """T61"""
+    house = House(a_model("m"))
+    house.tokenizer_fault = ModelBroken("tokenizer.json is damaged.", file="tokenizer.json")
+    assert house.status("m").problem is None
+    with pytest.raises(ModelBroken):
+        await house.pool.tokenizer("m")
+    await house.pool.load("m")
+    status = house.status("m")
+    assert (status.state, status.problem.code) == ("ready", "model_broken")
+    assert (status.problem.file, status.problem.attempts) == ("tokenizer.json", 1)
+    house.show(a_model("m", fingerprint="mended"))
+    assert house.status("m").problem is None
+
+
 async def test_a_failure_never_shows_where_the_files_are() -> None:
     house = House(a_model("m"), auto=False)
     use = house.use("m")
