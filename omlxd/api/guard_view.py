@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from omlxd.api.flat import flat
 from omlxd.enforcer.control import GuardControl
+from omlxd.enforcer.explain import facts
 from omlxd.enforcer.record import Entry, deeds
-from omlxd.enforcer.settings import FIELDS, PolicyInForce
+from omlxd.enforcer.settings import FIELDS, KEYS, PolicyInForce
 from omlxd.policy.actions import Action
 from omlxd.policy.ceiling import Ceilings
 from omlxd.policy.decision import Decision
@@ -16,6 +17,7 @@ from omlxd.policy.describe import GuardStatus, guard_status
 from omlxd.policy.preview import tier_preview
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.policy.remedy import binding_name, remedy
+from omlxd.policy.shortage import in_words
 from omlxd.policy.tiers import GuardPolicy, Tier, clamps
 from omlxd.policy.usage import Usage, age
 from omlxd.units import GiB
@@ -97,15 +99,23 @@ def policy_body(in_force: PolicyInForce) -> dict[str, Any]:
 
 
 def ceiling_body(entry: Entry | None) -> dict[str, Any]:
-    """The ceiling, its terms, the one that binds, and every bound that follows from it."""
-    ceilings = None if entry is None else entry.decision.ceilings
-    if ceilings is None:
-        return {"bytes": None, "binding": None, "remedy": None, "terms": None, "bounds": None}
+    """The ceiling, its terms, the one that binds, and every bound that follows from it; whether
+    it is enforced, and whether and why new requests wait (where it is not: would wait)."""
+    if entry is None:
+        keys = (
+            *("bytes", "binding", "remedy", "enforced", "admission_paused", "pause_cause"),
+            *("pause_reason", "terms", "bounds"),
+        )
+        return dict.fromkeys(keys)
+    decision, ceilings = entry.decision, entry.decision.ceilings
     off = ceilings.ceiling is None
     return {
         "bytes": ceilings.ceiling,
         "binding": None if off else binding_name(ceilings, ceilings.binding),
         "remedy": None if off else remedy(ceilings, ceilings.binding),
+        "enforced": decision.apply and not off,
+        **_pause(decision),
+        "pause_reason": in_words(facts(decision)) if decision.paused else None,
         "terms": {
             "static": ceilings.static,
             "dynamic": ceilings.dynamic,
@@ -187,15 +197,26 @@ def _decision_body(decision: Decision) -> dict[str, Any]:
     return {
         "level": decision.level.label,
         "emergency": decision.emergency,
-        "admission_paused": decision.paused,
+        **_pause(decision),
         "usage_bytes": decision.usage.bytes,
         "rule": decision.rule,
         "reason": decision.reason,
     }
 
 
+def _pause(decision: Decision) -> dict[str, Any]:
+    pause = decision.pause
+    return {
+        "admission_paused": decision.paused,
+        "pause_cause": None if pause is None else pause.value,
+    }
+
+
 def _unknown_decision() -> dict[str, Any]:
-    keys = ("level", "emergency", "admission_paused", "usage_bytes", "rule", "reason")
+    keys = (
+        *("level", "emergency", "admission_paused", "pause_cause"),
+        *("usage_bytes", "rule", "reason"),
+    )
     return dict.fromkeys(keys)
 
 
@@ -206,7 +227,7 @@ def _action(action: Action) -> dict[str, Any]:
 
 def _clamps(policy: GuardPolicy, ceilings: Ceilings) -> list[dict[str, Any]]:
     return [
-        {**asdict(clamp), "cause": clamp.cause.value}
+        {**asdict(clamp), "name": KEYS[clamp.name], "cause": clamp.cause.value}
         for clamp in clamps(policy, ceilings.static, ceilings.metal)
     ]
 

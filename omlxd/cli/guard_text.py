@@ -53,7 +53,8 @@ def _headline(guard: Mapping[str, Any]) -> str:
     if not guard["running"]:
         return "memory guard  not running"
     monitor = "  (monitor: shows what it would do)" if guard["monitor"] else ""
-    paused = ", new requests wait" if guard["admission_paused"] else ""
+    wait = "would wait" if guard["monitor"] else "wait"
+    paused = f", new requests {wait}" if guard["admission_paused"] else ""
     return f"memory guard  {guard['level'] or 'starting'}{paused}{monitor}"
 
 
@@ -70,7 +71,10 @@ def _usage(guard: Mapping[str, Any]) -> list[str]:
         for name, value in ceiling["terms"].items()
         if value is not None
     )
+    # The level says the rest by itself.
+    unseen = ceiling["pause_cause"] not in (None, "level")
     return [
+        *([f"  {ceiling['pause_reason']}"] if unseen else []),
         f"  {bar(used, total, (bounds['soft'], bounds['hard']))}  {size(used)} of {size(total)} "
         f"({percent(used, total)})",
         f"  soft {size(bounds['soft'])}, hard {size(bounds['hard'])}; the ceiling is the least of "

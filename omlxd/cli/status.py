@@ -74,6 +74,9 @@ def memory(status: Mapping[str, Any]) -> list[str]:
     ceiling = status["ceiling"]
     used, total = status["current_bytes"], ceiling["bytes"]
     level = status["pressure_level"] if status["enabled"] else "off"
+    watching = total is not None and not ceiling["enforced"]
+    if watching:
+        level += " (monitor mode: nothing is done about it)"
     if total is None:
         return [f"memory  {level}  {size(used)} in use, no ceiling"]
     bounds = ceiling["bounds"]
@@ -84,8 +87,9 @@ def memory(status: Mapping[str, Any]) -> list[str]:
         f"        soft {size(soft)}, hard {size(hard)}, tier {status['memory_guard_tier']}, "
         f"bound by {ceiling['binding'].replace('_', ' ')}",
     ]
-    if level not in ("ok", "off"):
-        lines.append(f"        {ceiling['remedy']}")
+    if ceiling["admission_paused"]:
+        wait = "would wait" if watching else "wait"
+        lines.append(f"        new requests {wait}: {ceiling['pause_reason']}")
     return lines + [f"        ! {line}" for line in status["readings"]["degraded"]]
 
 

@@ -118,6 +118,10 @@ def check_guard(status: Mapping[str, Any]) -> Finding:
     ceiling = status.get("ceiling") or {}
     bound, remedy = ceiling.get("binding"), ceiling.get("remedy")
     text = f"memory pressure is {level}" + (f" (bound: {bound})" if bound else "")
+    if ceiling.get("enforced") is False:
+        text += ", and nothing is done about it (monitor mode)"
+    if level == "ok" and ceiling.get("admission_paused"):
+        return warn("guard", f"{text}, new requests wait", ceiling.get("pause_reason"))
     return ok("guard", text) if level == "ok" else warn("guard", text, remedy or None)
 
 

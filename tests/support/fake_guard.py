@@ -11,7 +11,7 @@ from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import From, GuardSettings
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.decision import Decision
-from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
+from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView, OsPressure
 from omlxd.policy.tiers import GuardPolicy
 from omlxd.units import GiB
 
@@ -30,6 +30,7 @@ class FakeGuard:
         self.footprint = GiB
         self.device_cap: int | None = None
         self.degraded: tuple[str, ...] = ()
+        self.os_pressure: OsPressure | None = None
         self.models: tuple[ModelView, ...] = ()
         self.stored: Mapping[str, Any] = stored or {}
         self.store_error: OSError | None = None
@@ -81,6 +82,7 @@ class FakeGuard:
             external=0,
             device_cap=self.device_cap,
             degraded=self.degraded,
+            os_pressure=self.os_pressure,
         )
 
     async def _sample(self) -> AllocatorSample | None:

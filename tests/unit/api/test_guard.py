@@ -13,7 +13,7 @@ from omlxd.api.app import create_app
 from omlxd.api.guard_view import status_keys
 from omlxd.enforcer.settings import From
 from omlxd.policy.describe import FORMATTED, GuardStatus
-from omlxd.policy.readings import ModelView
+from omlxd.policy.readings import ModelView, OsPressure
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
 from tests.support.asgi import Call, get
@@ -145,7 +145,7 @@ async def test_a_clamped_ceiling_is_reported_with_its_cause(guard: FakeGuard) ->
     """T05."""
     body = (await put(guard, {"tier": "custom", "custom_ceiling_gb": 100})).json
     (clamp,) = body["clamps"]
-    assert clamp["cause"] == "ram_reserve"
+    assert (clamp["name"], clamp["cause"]) == ("custom_ceiling_gb", "ram_reserve")
     assert clamp["asked"] == 100 * GiB
     assert clamp["effective"] == body["ceiling"]["bytes"] == 62 * GiB
 
@@ -259,6 +259,39 @@ async def test_decisions_tell_what_was_done_and_what_it_freed() -> None:
     assert first["binding"] == "custom"
     assert first["reading"]["footprint"] == int(9.2 * GiB)
     assert last["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("os_pressure", "footprints", "cause", "words"),
+    [
+        (None, [int(9.2 * GiB)], "level", "9.2GB of 9.0GB (the soft mark, set by the custom"),
+        (None, [int(9.2 * GiB), int(8.9 * GiB)], "resuming", "new requests start below 8.8GB"),
+        (OsPressure.CRITICAL, [GiB], "os_pressure", "system as a whole is critically short"),
+        (OsPressure.WARNING, [GiB], None, None),
+    ],
+)
+async def test_a_pause_is_shown_with_its_cause(
+    os_pressure: OsPressure | None, footprints: list[int], cause: str | None, words: str | None
+) -> None:
+    guard = FakeGuard(GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=10 * GiB))
+    guard.os_pressure = os_pressure
+    guard.footprint = footprints[0]
+    async with guard.running():
+        for guard.footprint in footprints[1:]:
+            guard.now += 1.0
+            assert await guard.enforcer.look_now(5)
+        body = await show(guard)
+        status = (await get(app_of(guard), "/status").end()).json
+    assert body["ceiling"] == status["ceiling"]
+    ceiling = status["ceiling"]
+    assert (ceiling["admission_paused"], ceiling["pause_cause"]) == (cause is not None, cause)
+    assert (body["admission_paused"], body["pause_cause"]) == (cause is not None, cause)
+    assert body["decisions"][-1]["pause_cause"] == cause
+    assert ceiling["enforced"] is True
+    if words is None:
+        assert ceiling["pause_reason"] is None
+    else:
+        assert words in ceiling["pause_reason"]
 
 
 async def test_events_replay_then_follow_and_end_with_the_guard() -> None:

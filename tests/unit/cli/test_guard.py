@@ -9,7 +9,7 @@ from omlxd.api.guard_view import entry_body, guard_body
 from omlxd.cli.guard import RESETTABLE, add_arguments, changes
 from omlxd.cli.guard_text import render, render_event
 from omlxd.enforcer.settings import FIELDS
-from omlxd.policy.readings import ModelView
+from omlxd.policy.readings import ModelView, OsPressure
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
 from tests.support.fake_guard import FakeGuard
@@ -115,6 +115,16 @@ async def test_off_monitor_and_not_started_are_said_in_the_first_line() -> None:
     assert "(monitor: shows what it would do)" in monitor.splitlines()[0]
     idle = render(guard_body(FakeGuard().control))
     assert idle[0] == "memory guard  not running"
+
+
+async def test_a_pause_that_the_level_does_not_tell_is_told() -> None:
+    guard = FakeGuard()
+    guard.os_pressure = OsPressure.CRITICAL
+    text = await shown(guard)
+    assert text.startswith("memory guard  ok, new requests wait\n  The system as a whole is")
+    watching = FakeGuard(GuardPolicy(enforce=False))
+    watching.os_pressure = OsPressure.CRITICAL
+    assert "ok, new requests would wait  (monitor" in await shown(watching)
 
 
 async def events_of(policy: GuardPolicy) -> list[dict[str, Any]]:

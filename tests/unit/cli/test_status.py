@@ -5,6 +5,7 @@ from typing import Any
 
 from omlxd.api.guard_view import status_keys
 from omlxd.cli.status import render
+from omlxd.policy.readings import OsPressure
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.pool.status import ModelStatus, Problem
 from omlxd.units import GiB
@@ -53,6 +54,25 @@ async def test_under_pressure_the_remedy_is_shown_and_a_failed_source_always() -
     assert "memory  hard" in text
     assert "Raise the custom ceiling." in text
     assert "! swap is unknown" in text
+
+
+async def test_a_pause_at_ok_is_said_with_its_cause() -> None:
+    guard = FakeGuard(GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=10 * GiB))
+    guard.os_pressure = OsPressure.CRITICAL
+    text = "\n".join(render(await status(guard), URL))
+    assert "memory  ok" in text
+    assert "new requests wait: The system as a whole is critically short of memory" in text
+
+
+async def test_monitor_mode_is_said_beside_the_level() -> None:
+    watching = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=10 * GiB, enforce=False)
+    calm = "\n".join(render(await status(FakeGuard(watching)), URL))
+    assert "memory  ok (monitor mode: nothing is done about it)  [" in calm
+    guard = FakeGuard(watching)
+    guard.footprint = 12 * GiB
+    text = "\n".join(render(await status(guard), URL))
+    assert "memory  hard (monitor mode: nothing is done about it)  [" in text
+    assert "new requests would wait: 12.0GB of 10.0GB (the ceiling mark" in text
 
 
 async def test_without_a_ceiling_it_says_that_the_guard_is_off() -> None:

@@ -209,6 +209,13 @@ def test_the_guard_of_the_running_daemon_speaks_for_itself() -> None:
         "guard", "memory pressure is hard (bound: dynamic)", "Close other apps."
     )
     assert check_guard({"enabled": False, "pressure_level": "ok"}).verdict is Verdict.WARN
+    held = {**bound, "enforced": False, "admission_paused": True, "pause_reason": "Why."}
+    assert check_guard({"enabled": True, "pressure_level": "ok", "ceiling": held}) == warn(
+        "guard",
+        "memory pressure is ok (bound: dynamic), and nothing is done about it (monitor mode), "
+        "new requests wait",
+        "Why.",
+    )
     assert check_guard({}).verdict is Verdict.WARN
 
 
