@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from omlxd.printable import printable
 from omlxd.units import format_bytes
 
 BAR = 30
@@ -27,6 +28,7 @@ def _place(size: int, ceiling: int) -> int:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns as wide as they must be; those named with a leading ``>`` are right-aligned."""
     titles = [title.removeprefix(">") for title in head]
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = []
     for row in (titles, *rows):

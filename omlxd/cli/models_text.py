@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omlxd.cli.draw import duration, size, table
+from omlxd.printable import printable
 
 _VERDICTS = {
     "now": "yes, now",
@@ -44,7 +45,7 @@ def _problem(model: Mapping[str, Any]) -> list[str]:
     where = f"{file} " if file and file not in message else ""
     again = problem["retry_in"]
     later = f" (tried again in {duration(again)} at the earliest)" if again else ""
-    return [f"  ! {model['id']}: {where}{message}{later}"]
+    return [printable(f"  ! {model['id']}: {where}{message}{later}")]
 
 
 def _number(value: int | None) -> str:

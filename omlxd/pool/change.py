@@ -8,7 +8,6 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from omlxd.errors import InvalidRequest
 from omlxd.pool.options import ModelSettings
 
-LONGEST_ALIAS = 200
 LARGEST_NUMBER = 2**53
 """Beyond it JSON's numbers are no longer exact."""
 _FIELDS: Mapping[str, Field[Any]] = {field.name: field for field in fields(ModelSettings)}
@@ -66,12 +65,13 @@ def _number(key: str, value: Any, kind: type) -> int | float:
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, list | tuple) and all(
-        isinstance(item, str) and item.strip() and len(item) <= LONGEST_ALIAS for item in value
-    ):
-        _encoded(key, value)
-        return tuple(dict.fromkeys(value))
-    raise InvalidRequest(f"'{key}' must be a list of names.", param=key)
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise InvalidRequest(f"'{key}' must be a list of names.", param=key)
+    try:
+        _FIELDS[key].metadata["check"](value)
+    except ValueError as error:
+        raise InvalidRequest(f"'{key}' cannot be used: {error}.", param=key) from None
+    return tuple(dict.fromkeys(value))
 
 
 def _object(key: str, value: Mapping[Any, Any]) -> dict[str, Any]:

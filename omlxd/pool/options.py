@@ -1,17 +1,30 @@
 """Options of models: where they are, how long they stay, what each of them defaults to."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omlxd.options import Seconds, option
+
+LONGEST_ALIAS = 200
+
+
+def check_aliases(aliases: Sequence[str] | None) -> None:
+    """Raises ValueError for what would not be read as a name."""
+    for alias in aliases or ():
+        if not alias.strip() or not alias.isprintable() or len(alias) > LONGEST_ALIAS:
+            raise ValueError(
+                f"{alias[:50]!a} is no name of 1 to {LONGEST_ALIAS} printable characters"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """Wishes for one model; ``None`` is "no wish", so the general rule applies."""
 
-    aliases: tuple[str, ...] | None = option(None, "Other names this model answers to.")
+    aliases: tuple[str, ...] | None = option(
+        None, "Other names this model answers to.", check=check_aliases
+    )
     pinned: bool | None = option(
         None, "Load it at start, and never unload it for memory or idleness."
     )

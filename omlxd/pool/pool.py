@@ -15,6 +15,7 @@ from omlxd.policy.readings import ModelView
 from omlxd.pool import guard
 from omlxd.pool.admit import FitAsk, MemoryAdmission
 from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
+from omlxd.pool.doubts import Doubts
 from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
 from omlxd.pool.failures import cooling_down, too_many_wait
 from omlxd.pool.fit import Fit
@@ -59,6 +60,7 @@ class EnginePool:
         call_later = ports.call_later or loop_call_later
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY
+        self._doubts = Doubts()
         self._settings_file = Remembered(ports.state, FILE)
         self._sizes_file = Remembered(ports.state, "model-sizes.json")
         self._stopping = False
@@ -289,6 +291,8 @@ class EnginePool:
         if self._stopping:
             return
         self._catalog = catalog
+        if self.scanned:
+            self._doubts.tell(catalog, self._book)
         self._tokenizers.forget_failures(but=(m.fingerprint for m in catalog.models.values()))
         follow(self._residency, catalog, self._book)
         self._residency.advance()

@@ -38,6 +38,11 @@ class SettingsBook:
         return self._options.idle_timeout
 
     @property
+    def configured(self) -> set[str]:
+        """Models with settings in the configuration."""
+        return set(self._configured)
+
+    @property
     def ids(self) -> set[str]:
         """Models that something is wished for, whether they are there or not."""
         chosen = () if self._default is None else (self._default,)

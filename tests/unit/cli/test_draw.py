@@ -33,6 +33,10 @@ def test_without_a_ceiling_there_is_no_bar(ceiling: int | None) -> None:
     assert bar(5, ceiling, (1,)) == ""
 
 
+def test_a_table_shows_controls_and_does_not_obey_them() -> None:
+    assert table(("A", "B"), [("\x1b[2J", "x\ny")]) == ["  A        B", r"  \x1b[2J  x\ny"]
+
+
 def test_columns_are_as_wide_as_they_must_be_and_numbers_right_aligned() -> None:
     assert table(("NAME", ">N", ""), [("a", "1", "x"), ("longer", "20", "")]) == [
         "  NAME     N",

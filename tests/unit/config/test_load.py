@@ -177,3 +177,12 @@ def test_a_home_of_nobody_is_a_mistake() -> None:
     for given in ({"home": "~no_such_user/x"}, {"config_file": "~no_such_user/x.toml"}):
         with pytest.raises(ConfigError, match="~no_such_user"):
             load({}, {}, **given)
+
+
+@pytest.mark.parametrize("alias", ["", " ", "two\\nlines", "\\u001b[2J", "x" * 201])
+def test_an_alias_that_would_not_be_read_as_a_name_is_refused(tmp_path: Path, alias: str) -> None:
+    home = write(tmp_path, f'[models.settings."org/m"]\naliases = ["{alias}"]\n')
+    with pytest.raises(ConfigError) as caught:
+        load({}, {}, home=home)
+    assert "models.settings: org/m.aliases: cannot be used: " in caught.value.message
+    assert caught.value.message.isprintable()

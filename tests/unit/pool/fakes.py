@@ -314,7 +314,7 @@ class House:
         }
         self.pool = EnginePool(
             options or PoolOptions(),
-            (),
+            more.pop("roots", ()),
             PoolPorts(
                 engine=self.engine,
                 load_tokenizer=self._tokenizer,
