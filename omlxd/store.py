@@ -69,7 +69,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def sweep(folder: Path) -> int:
     """Remove what interrupted writes left behind; how many files. Called at start."""
-    left = list(folder.glob(".*.json.*.tmp"))
+    left = list(folder.glob(".*.*.tmp"))
     for path in left:
         path.unlink(missing_ok=True)
     return len(left)

@@ -80,7 +80,7 @@ def write_local_key(state: Path) -> StoredKey | None:
     key = new_key()
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{LOCAL_FILE}.", dir=state)
+        handle, name = tempfile.mkstemp(prefix=f".{LOCAL_FILE}.", suffix=".tmp", dir=state)
         with os.fdopen(handle, "w") as file:
             file.write(key + "\n")
         os.replace(name, state / LOCAL_FILE)

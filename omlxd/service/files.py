@@ -17,7 +17,7 @@ def write_atomically(path: Path, content: bytes, mode: int) -> None:
 
     Raises OSError; ``path`` is then as it was.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -2,11 +2,14 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from omlxd import store
+from omlxd.daemon.doors import write_local_key
+from omlxd.service.files import write_atomically
 from omlxd.store import DamagedFile, read_json, sweep, write_json
 
 
@@ -91,8 +94,29 @@ def test_a_link_is_replaced_and_what_it_points_to_is_left_alone(tmp_path: Path) 
     assert not path.is_symlink()
 
 
-def test_what_interrupted_writes_left_is_swept(tmp_path: Path) -> None:
-    write_json(tmp_path / "state.json", 1)
-    (tmp_path / ".state.json.abc.tmp").write_text("half")
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: write_json(folder / "state.json", 1),
+        lambda folder: write_atomically(folder / "state.json", b"1", 0o600),
+        write_local_key,
+    ],
+)
+def test_what_interrupted_writes_left_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object]
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", kill)
+        patch.setattr(os, "unlink", kill)
+        with pytest.raises(Killed):
+            write(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
     assert sweep(tmp_path) == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
+    assert len(list(tmp_path.iterdir())) == 1
