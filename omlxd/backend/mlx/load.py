@@ -72,7 +72,7 @@ class MlxLoad:
         except Exception as error:  # whatever a model's own files provoke in mlx-lm
             raise_if_device_lost(error)
             log.warning("model_load_failed", folder=str(self._files.folder), exc_info=True)
-            reason = f"{type(error).__name__}: {shorten(str(error), LONGEST_REASON)}"
+            reason = f"{type(error).__name__}: {shorten(str(error).rstrip('.'), LONGEST_REASON)}"
         # Out here ``error`` is gone: the frames of its traceback would keep the weights.
         self.abandon()
         # Raises for a file that was damaged since it was checked.

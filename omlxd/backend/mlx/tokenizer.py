@@ -82,7 +82,7 @@ def _broken(folder: Path, error: Exception) -> ModelBroken:
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
     files = [folder / name for name in names]
     file = next((file for file in files if file.exists()), files[0])
-    reason = shorten(str(error), _LONGEST_REASON)
+    reason = shorten(str(error).rstrip("."), _LONGEST_REASON)
     return ModelBroken(
         f"{file} cannot be loaded as a tokenizer ({type(error).__name__}: {reason}).",
         file=str(file),
