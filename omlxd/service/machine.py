@@ -157,11 +157,7 @@ def _look(machine: Machine) -> Callable[[str], Presence]:
 
 
 def _job(machine: Machine, domain: Domain) -> LaunchdJob:
-    folder = (
-        machine.system_folder
-        if domain.kind is Kind.SYSTEM
-        else machine.user_home / AGENTS
-    )
+    folder = machine.system_folder if domain.kind is Kind.SYSTEM else machine.user_home / AGENTS
     return LaunchdJob(machine.launchctl, domain, LABEL, folder, machine.pace)
 
 
