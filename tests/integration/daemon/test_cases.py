@@ -320,7 +320,7 @@ def test_t63_a_model_root_that_is_not_there_is_told_and_not_waited_for(
     )
     roots = {r["path"]: r for r in daemon.status()["server"]["model_roots"]}
     assert roots[str(absent)]["state"] == "absent"
-    assert "mounted" in roots[str(absent)]["detail"]
+    assert "mount the volume" in roots[str(absent)]["detail"]
     # The volume comes back.
     link_models(tmp_path / "volume", tiny)
     (absent / tiny.name).rename(absent / "late")
