@@ -30,11 +30,11 @@ def _no_boolean(value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_no_boolean)]
-Real = Annotated[float, BeforeValidator(_no_boolean)]
+# After the bounds: put on what has a validator of its own, they would not reach the schema.
+NoBoolean = BeforeValidator(_no_boolean)
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
-MaxTokens = Annotated[Whole | None, Field(ge=1)]
-Penalty = Annotated[Real | None, Field(ge=-2, le=2)]
+MaxTokens = Annotated[int | None, Field(ge=1), NoBoolean]
+Penalty = Annotated[float | None, Field(ge=-2, le=2), NoBoolean]
 
 
 def _shape(value: Any) -> str:
@@ -55,16 +55,17 @@ class GenerationFields(WireModel):
     model: Annotated[str | None, Field(max_length=500)] = None
     max_tokens: MaxTokens = None
     max_completion_tokens: MaxTokens = None
-    temperature: Annotated[Real | None, Field(ge=0, le=2)] = None
-    top_p: Annotated[Real | None, Field(ge=0, le=1)] = None
-    top_k: Annotated[Whole | None, Field(ge=-1, le=1_000_000)] = None
-    min_p: Annotated[Real | None, Field(ge=0, le=1)] = None
-    seed: Annotated[Whole | None, Field(ge=-(2**63), lt=2**64)] = None
-    repetition_penalty: Annotated[Real | None, Field(gt=0, le=10)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2), NoBoolean] = None
+    top_p: Annotated[float | None, Field(ge=0, le=1), NoBoolean] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=1_000_000), NoBoolean] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1), NoBoolean] = None
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**64), NoBoolean] = None
+    repetition_penalty: Annotated[float | None, Field(gt=0, le=10), NoBoolean] = None
     presence_penalty: Penalty = None
     frequency_penalty: Penalty = None
     logit_bias: Annotated[
-        dict[Annotated[int, Field(ge=0)], Annotated[Real, Field(ge=-100, le=100)]] | None,
+        dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100), NoBoolean]]
+        | None,
         Field(max_length=MOST_BIASES),
     ] = None
     stop: Annotated[
@@ -106,7 +107,7 @@ class Message(WireModel):
 class ChatRequest(GenerationFields):
     messages: Annotated[list[Message], Field(min_length=1)]
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS), NoBoolean] = None
 
     @field_validator("messages", mode="before")
     @classmethod
@@ -145,7 +146,7 @@ Prompt = Annotated[
 
 class CompletionRequest(GenerationFields):
     prompt: Prompt
-    logprobs: Annotated[Whole | None, Field(ge=0, le=MOST_LOGPROBS)] = None
+    logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS), NoBoolean] = None
 
     @field_validator("prompt", mode="before")
     @classmethod

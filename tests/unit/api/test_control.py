@@ -212,6 +212,25 @@ async def test_the_schema_is_made(world: World) -> None:
     assert (keys["top_p"]["exclusiveMinimum"], keys["top_p"]["maximum"]) == (0, 1)
 
 
+async def test_the_schema_tells_the_bounds_of_every_number(world: World) -> None:
+    schemas = (await get(world.app, "/openapi.json").end()).json["components"]["schemas"]
+    for request in (schemas["ChatRequest"], schemas["CompletionRequest"]):
+        table = request["properties"]
+        numbers = {
+            name: kind
+            for name in table
+            for kind in table[name].get("anyOf", ())
+            if kind.get("type") in ("integer", "number")
+        }
+        assert numbers["max_tokens"] == {"type": "integer", "minimum": 1}
+        assert numbers["temperature"] == {"type": "number", "minimum": 0, "maximum": 2}
+        for name, kind in numbers.items():
+            assert {"minimum", "exclusiveMinimum"} & kind.keys(), name
+        (biases, _) = table["logit_bias"]["anyOf"]
+        bias = biases["additionalProperties"]
+        assert (bias["minimum"], bias["maximum"]) == (-100, 100)
+
+
 async def test_two_applications_share_nothing() -> None:
     one, other = World(), World(options=ApiOptions(allowed_hosts=("box",)))
     assert (await get(one.app, "/health", host="box").end()).status == 403
