@@ -41,6 +41,7 @@ def guard_body(control: GuardControl) -> dict[str, Any]:
         "running": control.running,
         "monitor": not policy.enforce,
         "policy": policy_body(in_force),
+        "dormant": dict(in_force.dormant),
         **(_unknown_decision() if entry is None else _decision_body(entry.decision)),
         "ceiling": ceiling_body(entry),
         "clamps": [] if entry is None else _clamps(policy, entry.decision.ceilings),

@@ -8,9 +8,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+import structlog
+
 from omlxd.errors import InvalidRequest, SettingLocked
 from omlxd.policy.tiers import GuardPolicy, Tier, mistakes
 from omlxd.units import GiB
+
+log = structlog.get_logger(__name__)
 
 
 class From(Enum):
@@ -47,6 +51,8 @@ class PolicyInForce:
     policy: GuardPolicy
     origins: Mapping[str, From]
     """By key of the API."""
+    dormant: Mapping[str, Any]
+    """What was set over the API and is out of force, as it was set."""
 
 
 class GuardSettings:
@@ -74,7 +80,7 @@ class GuardSettings:
         """As stored."""
         self.dropped: tuple[str, ...] = self._restore(stored)
         self._out = self._clashing(self._set)
-        self._in_force = self._merge(_without(self._set, self._out))
+        self._in_force = self._merge(self._set, self._out)
 
     @property
     def in_force(self) -> PolicyInForce:
@@ -82,6 +88,9 @@ class GuardSettings:
 
     def change(self, body: Mapping[str, Any]) -> PolicyInForce:
         """Set the given keys, all or none; ``None`` returns a key to what is below the API.
+
+        Marks that were out of force come back where this makes room for them. A tier does not,
+        since a bolder one must never follow from something else: it is over then.
 
         Raises InvalidRequest naming the first wrong key, SettingLocked for a key that a flag
         or an environment variable has fixed.
@@ -97,14 +106,20 @@ class GuardSettings:
         merged = {**self._set, **wanted}
         kept = {key: value for key, value in merged.items() if value is not None}
         out = self._clashing(kept)
+        if "tier" in self._out - out - wanted.keys():
+            kept = _without(kept, ("tier",))
+            out = self._clashing(kept)
         if any(key in wanted or key not in self._out for key in out):
             # Only what was out of force may stay so; what this call contradicts of it is over.
             kept, out = _without(kept, self._out - wanted.keys()), frozenset()
-        in_force = self._merge(_without(kept, out))
+        in_force = self._merge(kept, out)
         changed = {FIELDS[key] for key, value in wanted.items() if value is not None}
         self._refuse_nonsense(in_force.policy, changed)
         unread = _without(self._unread, wanted)
         self._store(unread | {key: _plain(key, value) for key, value in kept.items()})
+        for key in sorted(self._out - out - wanted.keys()):
+            event = "guard_setting_revived" if key in kept else "guard_setting_forgotten"
+            log.warning(event, key=key, value=_plain(key, self._set[key]))
         self._set, self._out, self._unread, self._in_force = kept, out, unread, in_force
         return in_force
 
@@ -118,15 +133,16 @@ class GuardSettings:
         origin = self._origins.get(key)
         return origin if origin in (From.FLAG, From.ENVIRONMENT) else None
 
-    def _merge(self, api: Mapping[str, Any]) -> PolicyInForce:
+    def _merge(self, api: Mapping[str, Any], out: Collection[str] = ()) -> PolicyInForce:
         origins = {key: self._origins.get(key, From.DEFAULT) for key in FIELDS}
         changes: dict[str, Any] = {}
-        for key, value in api.items():
+        for key, value in _without(api, out).items():
             if self._fixed_by(key) is None:
                 changes[FIELDS[key]] = value
                 origins[key] = From.API
         policy = replace(self._configured, **changes)
-        return PolicyInForce(policy, MappingProxyType(origins))
+        dormant = {key: _plain(key, api[key]) for key in out}
+        return PolicyInForce(policy, MappingProxyType(origins), MappingProxyType(dormant))
 
     def _restore(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
         dropped = []
@@ -151,7 +167,7 @@ class GuardSettings:
         left_out: frozenset[str] = frozenset()
         for keys in ((), *_MAY_CLASH):
             left_out = frozenset(keys) & api.keys()
-            if not mistakes(self._merge(_without(api, left_out)).policy):
+            if not mistakes(self._merge(api, left_out).policy):
                 break
         return left_out
 

@@ -49,12 +49,19 @@ async def show(guard: FakeGuard) -> Any:
     return call.json
 
 
+async def test_the_answer_names_what_was_set_and_is_out_of_force() -> None:
+    guard = FakeGuard(GuardPolicy(hard_threshold=0.95), stored={"tier": "aggressive"})
+    async with guard.running():
+        assert (await show(guard))["dormant"] == {"tier": "aggressive"}
+
+
 async def test_the_answer_names_value_and_origin_of_every_key(guard: FakeGuard) -> None:
     body = await show(guard)
     assert body["policy"]["tier"] == {"value": "balanced", "set": "balanced", "origin": "default"}
     assert body["policy"]["soft_threshold"] == {"value": 0.9, "set": None, "origin": "default"}
     assert body["running"]
     assert not body["monitor"]
+    assert body["dormant"] == {}
     assert body["level"] == "ok"
     assert body["usage_bytes"] == GiB
     assert body["ceiling"]["binding"] == "dynamic"

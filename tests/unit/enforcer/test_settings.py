@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from omlxd.enforcer.options import GuardOptions
 from omlxd.enforcer.settings import FIELDS, From, GuardSettings
@@ -207,8 +208,30 @@ def test_what_was_out_of_force_comes_back_when_a_change_makes_room_for_it() -> N
     store.kept = {"soft_threshold": 0.96}
     guard = settings(store, GuardPolicy(hard_threshold=0.96))
     assert guard.in_force.policy.soft == 0.9
-    assert guard.change({"hard_threshold": 0.97}).policy.soft == 0.96
+    assert guard.in_force.dormant == {"soft_threshold": 0.96}
+    with capture_logs() as logs:
+        assert guard.change({"hard_threshold": 0.97}).policy.soft == 0.96
+    assert [(line["event"], line["key"]) for line in logs] == [
+        ("guard_setting_revived", "soft_threshold")
+    ]
     assert settings(store, GuardPolicy(hard_threshold=0.96)).in_force == guard.in_force
+
+
+def test_a_tier_out_of_force_never_comes_back_by_a_change_of_something_else() -> None:
+    """survives a restart (T04, T67)"""
+    store = Store()
+    store.kept = {"tier": "aggressive", "enforce": False}
+    file = GuardPolicy(hard_threshold=0.95)
+    guard = settings(store, file)
+    assert guard.in_force.dormant == {"tier": "aggressive"}
+    assert guard.change({"enforce": None}).dormant == {"tier": "aggressive"}
+    with capture_logs() as logs:
+        guard.change({"soft_threshold": 0.8})
+    assert guard.in_force.policy == GuardPolicy(soft_threshold=0.8, hard_threshold=0.95)
+    assert guard.in_force.dormant == {}
+    assert [(line["event"], line["key"]) for line in logs] == [("guard_setting_forgotten", "tier")]
+    assert settings(store, file).in_force == guard.in_force
+    assert guard.change({"tier": "aggressive"}).policy.tier is Tier.AGGRESSIVE
 
 
 def test_what_a_change_contradicts_of_what_is_out_of_force_is_over() -> None:
