@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import mlx.core as mx
@@ -16,15 +15,14 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from omlxd.backend.mlx.batch import MlxBatch
-from omlxd.backend.mlx.failures import raise_if_device_lost
+from omlxd.backend.mlx.failures import raise_if_device_lost, reason_of
 from omlxd.backend.mlx.sampling import SamplerShelf
 from omlxd.backend.model_files import ModelFiles, check_model_files
 from omlxd.errors import ModelLoadFailed, OmlxdError
 
 log = structlog.get_logger(__name__)
 
-LONGEST_REASON = 500
-"""Characters; of missing tensors the runtime names each."""
+_MODELS = "mlx_lm.models."
 
 
 class MlxModel:
@@ -64,7 +62,7 @@ class MlxLoad:
         self.loaded_bytes = 0
 
     def advance(self) -> MlxModel | None:
-        file = self._files.folder / "config.json" if self._model is None else None
+        building = self._model is None
         try:
             return self._advance()
         except OmlxdError:
@@ -72,16 +70,12 @@ class MlxLoad:
         except Exception as error:  # whatever a model's own files provoke in mlx-lm
             raise_if_device_lost(error)
             log.warning("model_load_failed", folder=str(self._files.folder), exc_info=True)
-            reason = f"{type(error).__name__}: {shorten(str(error).rstrip('.'), LONGEST_REASON)}"
+            failure = _failure(error, self._files.folder, building)
         # Out here ``error`` is gone: the frames of its traceback would keep the weights.
         self.abandon()
         # Raises for a file that was damaged since it was checked.
         check_model_files(self._files.folder)
-        if file is None:
-            raise ModelLoadFailed(f"The weights in {self._files.folder} do not load ({reason}).")
-        raise ModelLoadFailed(
-            f"The weights do not make the model that {file} describes ({reason}).", file=str(file)
-        )
+        raise failure
 
     def abandon(self) -> None:
         self._model = None
@@ -112,6 +106,25 @@ class MlxLoad:
         arrays = _arrays(self._model)
         self.total_bytes = sum(a.nbytes for a in arrays)
         self._pieces = deque(_pieces(arrays, self._piece_bytes))
+
+
+def _failure(error: Exception, folder: Path, building: bool) -> ModelLoadFailed:
+    """Names config.json only where the files of the folder can be the cause."""
+    config = folder / "config.json"
+    if isinstance(error.__cause__, ImportError):
+        error = error.__cause__
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(_MODELS):
+        kind = (error.name or "").removeprefix(_MODELS)
+        return ModelLoadFailed(
+            f"{config}: mlx-lm does not support the model type {kind!r}.", file=str(config)
+        )
+    reason = reason_of(error)
+    if not building or isinstance(error, OSError | ImportError):
+        return ModelLoadFailed(f"The model in {folder} cannot be loaded ({reason}).")
+    return ModelLoadFailed(
+        f"The model in {folder} cannot be built from its config.json and weights ({reason}).",
+        file=str(config),
+    )
 
 
 def _arrays(model: Any) -> list[mx.array]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import structlog
 
 from omlxd.backend.mlx.coding import coding_of
+from omlxd.backend.mlx.failures import reason_of
 from omlxd.backend.mlx.imports import import_mlx_lm
 from omlxd.backend.mlx.sandbox import Check, bound_templates, checked_by
 from omlxd.backend.mlx.token_bytes import Joining
@@ -82,10 +82,8 @@ def _broken(folder: Path, error: Exception) -> ModelBroken:
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
     files = [folder / name for name in names]
     file = next((file for file in files if file.exists()), files[0])
-    reason = shorten(str(error).rstrip("."), _LONGEST_REASON)
     return ModelBroken(
-        f"{file} cannot be loaded as a tokenizer ({type(error).__name__}: {reason}).",
-        file=str(file),
+        f"{file} cannot be loaded as a tokenizer ({reason_of(error)}).", file=str(file)
     )
 
 

@@ -157,10 +157,13 @@ async def test_a_load_that_fails_halfway_leaves_no_weights(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "no_such_model"}, "not supported"),
-        ({"model_type": "cache"}, "do not make the model"),
-        ({"hidden_size": 128}, "do not make the model"),
-        ({"num_hidden_layers": 3}, "do not make the model"),
+        (
+            {"model_type": "no_such"},
+            "does not support the model type 'no_such'",
+        ),
+        ({"model_type": "cache"}, "cannot be built from its config"),
+        ({"hidden_size": 128}, "cannot be built from its config"),
+        ({"num_hidden_layers": 3}, "cannot be built from its config"),
         ({"model_file": "evil.py"}, "never run"),
     ],
 )
@@ -174,6 +177,40 @@ async def test_a_config_that_does_not_fit_fails_with_its_reason(
         await engine.load("m", str(copy)).result()
     assert failed.value.facts == {"file": str(copy / "config.json")}
     assert not (copy / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(28, "No space left on device"), r"cannot be loaded \(OSError: .*No space left"),
+        (ImportError("no tiktoken here."), r"cannot be loaded \(ImportError: no tiktoken here\)"),
+        (ValueError("odd sizes"), r"cannot be built from .* \(ValueError: odd sizes\)"),
+    ],
+)
+def test_the_files_are_blamed_only_for_what_they_can_have_caused(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("omlxd.backend.mlx.load.load_model", failing)
+    with pytest.raises(ModelLoadFailed, match=words) as failed:
+        MlxLoad(check_model_files(copy), 1024).advance()
+    blamed = {"file": str(copy / "config.json")} if isinstance(error, ValueError) else {}
+    assert failed.value.facts == blamed
+
+
+def test_a_module_that_mlx_lm_cannot_import_is_named(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        missing = ModuleNotFoundError("No module named 'tiktoken'", name="tiktoken")
+        raise ValueError("Model type llama not supported.") from missing
+
+    monkeypatch.setattr("omlxd.backend.mlx.load.load_model", failing)
+    with pytest.raises(ModelLoadFailed, match="No module named 'tiktoken'") as failed:
+        MlxLoad(check_model_files(copy), 1024).advance()
+    assert failed.value.facts == {}
 
 
 async def test_a_folder_with_glob_characters_loads(

@@ -1,8 +1,8 @@
-"""Which failures of the device end the process."""
+"""What is said of a failure, and which failures of the device end the process."""
 
 import pytest
 
-from omlxd.backend.mlx.failures import raise_if_device_lost
+from omlxd.backend.mlx.failures import raise_if_device_lost, reason_of
 from omlxd.errors import EngineDied
 
 METAL = "[METAL] Command buffer execution failed: "
@@ -27,3 +27,15 @@ def test_a_gpu_that_ignores_the_process_is_lost() -> None:
 )
 def test_any_other_failure_is_its_requests_own(text: str) -> None:
     raise_if_device_lost(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("two\n  lines.", "ValueError: two lines"),
+        ("x" * 1000, "ValueError: " + "x" * 500),
+        ("", "ValueError"),
+    ],
+)
+def test_a_reason_is_one_line_and_not_without_end(text: str, reason: str) -> None:
+    assert reason_of(ValueError(text)) == reason
