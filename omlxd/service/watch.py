@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+import structlog
+
 from omlxd.errors import ServiceFailed
 from omlxd.service import last_exit, single_instance
 from omlxd.service.exit_codes import PERMANENT
@@ -13,10 +15,14 @@ from omlxd.service.last_exit import LastExit
 from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
 
+log = structlog.get_logger(__name__)
+
 HEALTHY_WITHIN = 60.0
 """Seconds; a first start writes byte code and may wait for a slow disk."""
 NOTICED_WITHIN = 5.0
 """Seconds after which a supervisor surely knows of a process that has ended."""
+MOST_TRIES = 3
+"""For a start that was lost; they are ``NOTICED_WITHIN`` apart."""
 POLL = 0.25
 
 
@@ -81,6 +87,16 @@ def judge(before: Before, now: Look) -> Verdict:
             assert_never(now.health)
 
 
+def has_run(before: Before, now: Before) -> bool:
+    """Pure. Whether a process other than the one from before has lived since, however shortly."""
+    if now.instance_id not in (None, before.instance_id):
+        return True
+    last = now.last_exit
+    if last is None or last == before.last_exit:
+        return False
+    return last.instance_id is None or last.instance_id != before.instance_id
+
+
 class Watch:
     """Looks at a state folder and at the address found in it."""
 
@@ -125,7 +141,9 @@ class Watch:
 
     def until_up(self, before: Before, supervisor: Supervisor) -> InstanceRecord:
         """The new instance. Raises ServiceFailed with the reason, after the limit at the latest."""
-        limit, again = self._pace.now() + self._within, self._pace.now() + NOTICED_WITHIN
+        began = self._pace.now()
+        limit = began + self._within
+        tries = [began + NOTICED_WITHIN * n for n in range(1, MOST_TRIES + 1)]
         while True:
             verdict = judge(before, self.look())
             match verdict:
@@ -136,9 +154,9 @@ class Watch:
                 case Waiting(why):
                     if self._pace.now() >= limit:
                         raise ServiceFailed(self._too_late(why, supervisor.view()))
-                    if self._pace.now() >= again:
-                        again += NOTICED_WITHIN
-                        _start_if_missing(supervisor)
+                    if tries and self._pace.now() >= tries[0]:
+                        tries.pop(0)
+                        self._start_if_lost(before, supervisor)
                     self._pace.sleep(POLL)
                 case _:
                     assert_never(verdict)
@@ -164,28 +182,29 @@ class Watch:
             self._pace.sleep(POLL)
         return True
 
+    def _start_if_lost(self, before: Before, supervisor: Supervisor) -> None:
+        """A start is lost when the process before had not ended, and some jobs are never started.
+
+        What has run and died is the supervisor's to start again, at its own pace. Where the
+        supervisor does not say (``list`` over SSH), one that runs is left alone.
+        """
+        if has_run(before, self.before()):
+            return
+        try:
+            job = supervisor.view()
+            if job.loaded and job.pid is None:
+                supervisor.start()
+        except ServiceFailed as error:
+            # A moment later launchd may do it, or may have done it by itself.
+            log.info("start_not_made_again", reason=error.message)
+
     def _too_late(self, why: str, job: JobView) -> str:
         text = f"not healthy after {self._within:.0f} s: {why}"
         if job.pid is not None and single_instance.running(self._state) is None:
-            return f"{text}. {without_a_record(job.pid, self._state)}"
+            return (
+                f"{text}. Its process {job.pid} runs and has left no record in {self._state}: "
+                "it has just started, or the disk is full"
+            )
         if job.pid is None and job.last_exit is not None:
             text += f". The supervisor says that it last ended with {job.last_exit}"
         return text
-
-
-def without_a_record(pid: int, state: Path) -> str:
-    """What it means that the supervisor has a process and ``state`` none."""
-    return (
-        f"Its process {pid} runs and has left no record in {state}: "
-        "it has just started, or the disk is full"
-    )
-
-
-def _start_if_missing(supervisor: Supervisor) -> None:
-    """A start is lost when the process before had not ended, and some jobs are never started.
-
-    Where the supervisor does not say (``list`` over SSH), one that runs is left alone.
-    """
-    job = supervisor.view()
-    if job.loaded and job.pid is None:
-        supervisor.start()

@@ -1,7 +1,7 @@
 """When a started job counts as up."""
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from omlxd.service.files import write_json
 from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.last_exit import LastExit
 from omlxd.service.single_instance import InstanceRecord
-from omlxd.service.watch import Before, Failed, Look, Up, Waiting, Watch, judge
+from omlxd.service.watch import MOST_TRIES, Before, Failed, Look, Up, Waiting, Watch, judge
 from tests.unit.service.fakes import FakeSupervisor, Time
 
 RECORD = InstanceRecord("new", 4711, 100.0, "1.0", host="127.0.0.1", port=8484)
@@ -104,6 +104,61 @@ def test_a_start_that_was_lost_is_made_again(tmp_path: Path, last_exit: str | No
     supervisor = job(tmp_path, on_start=starts, last_exit=last_exit)
     assert watch.until_up(watch.before(), supervisor).instance_id == "x"
     assert supervisor.done == ["start"]
+
+
+def _left(folder: Path, instance_id: str) -> None:
+    """What a daemon that was killed leaves."""
+    facts = {"instance_id": instance_id, "pid": 2**22 + 1, "started_at": 1.0, "version": "1"}
+    write_json(folder / "instance.json", facts)
+
+
+def _ended(folder: Path, instance_id: str | None, ending: Ending, code: int) -> None:
+    who = replace(ENDED, instance_id=instance_id, ending=ending, code=code)
+    write_json(folder / "last_exit.json", {**asdict(who), "ending": ending.value})
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_ran_and_died_is_the_supervisor_s_to_start_again(
+    tmp_path: Path, recorded: bool
+) -> None:
+    """Sooner than its pace, the restarts would be used up while a fault passes."""
+    watch = Watch(tmp_path, lambda url: Unhealthy("never asked"), Time().pace)
+    _left(tmp_path, "old")
+    before = watch.before()
+    if recorded:
+        _ended(tmp_path, None, Ending.BROKEN, 75)
+    else:
+        _left(tmp_path, "new")
+    supervisor = job(tmp_path, last_exit="exit code 75")
+    with pytest.raises(ServiceFailed, match="after 60 s"):
+        watch.until_up(before, supervisor)
+    assert supervisor.done == []
+
+
+def test_the_end_of_the_process_before_is_no_life_of_the_new_one(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, lambda url: Unhealthy("never asked"), Time().pace)
+    _left(tmp_path, "old")
+    before = watch.before()
+    (tmp_path / "instance.json").unlink()
+    _ended(tmp_path, "old", Ending.STOPPED, 0)
+    supervisor = job(tmp_path, last_exit="exit code 0")
+    with pytest.raises(ServiceFailed, match="after 60 s"):
+        watch.until_up(before, supervisor)
+    assert supervisor.done == ["start"] * MOST_TRIES, "and not for ever"
+
+
+def test_a_start_that_is_refused_for_a_moment_does_not_end_the_wait(tmp_path: Path) -> None:
+    tries: list[bytes] = []
+
+    def starts(content: bytes) -> None:
+        tries.append(content)
+        if len(tries) == 1:
+            raise ServiceFailed("Operation already in progress", code=37)
+        record = {"instance_id": "x", "pid": os.getpid(), "started_at": 1.0, "version": "1"}
+        write_json(tmp_path / "instance.json", record | {"host": "127.0.0.1", "port": 8484})
+
+    watch = Watch(tmp_path, lambda url: Healthy("x", "1"), Time().pace)
+    assert watch.until_up(watch.before(), job(tmp_path, on_start=starts)).instance_id == "x"
 
 
 def test_a_job_that_was_taken_out_meanwhile_is_not_started(tmp_path: Path) -> None:
