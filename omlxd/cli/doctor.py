@@ -93,7 +93,8 @@ def examine(context: "Context") -> "Iterator[Finding]":
     home, named = (None if p is None else str(p) for p in (context.home, context.config_file))
     environ = context.daemon_environ(account)
     try:
-        config = load_config({}, environ, home=home, config_file=named)
+        loaded = load_config({}, environ, home=home, config_file=named)
+        config = replace(loaded, places=context.places)
         there = "" if config.places.config_file.exists() else " (absent: all defaults)"
         yield ok("config", f"{config.places.config_file}{there}")
     except ConfigError as error:

@@ -7,7 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from omlxd.config.places import Places, absolute, places
+from omlxd.cli.home import places_of
+from omlxd.config.places import APP, Places, absolute, places
 from omlxd.errors import ConfigError, ServiceFailed
 from omlxd.service import health, interpreter, machine, remembered
 from omlxd.service.control import ServiceStatus, is_job
@@ -29,6 +30,7 @@ class Context:
     config_file: the configuration that was named; None when it is the one of the places.
     python: the interpreter that runs this command.
     written: what the installed definition says.
+    carried: of the environment, what goes into the job.
     """
 
     arguments: argparse.Namespace
@@ -39,6 +41,7 @@ class Context:
     config_file: Path | None
     python: Interpreter
     written: Written | None
+    carried: Mapping[str, str]
 
     @property
     def executable(self) -> str:
@@ -58,7 +61,7 @@ class Context:
             state=self.places.state,
             logs=self.places.logs,
             home=self.home,
-            environment=carried_environment(self.environ, linux=self.machine.platform == "linux"),
+            environment=self.carried,
             account=account,
         )
 
@@ -103,9 +106,11 @@ class Context:
         return (main, *machine.other_places(self.machine, main))
 
     def belongings(self) -> Belongings:
-        usual = places(self.home, None).config_file == self.places.config_file
+        usual = [places(self.home, None).config_file]
+        if self.home is None and (folder := self.carried.get("XDG_CONFIG_HOME")):
+            usual.append(Path(folder) / APP / usual[0].name)
         return Belongings(
-            config_file=self.places.config_file if usual else None,
+            config_file=self.places.config_file if self.places.config_file in usual else None,
             state=self.places.state,
             cache=self.places.cache,
             logs=self.places.logs,
@@ -126,16 +131,30 @@ def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Mac
         config = config or written.config_file
     if home is None and arguments.system:
         home = machine.SYSTEM_HOME
+    carried = carried_environment(environ, linux=here.platform == "linux")
+    # An installation alone may move the service, to where this shell has its folders.
+    moves = getattr(arguments, "verb", None) == "install" and any(map(_is_place, carried))
+    if home is None and written is not None and not moves:
+        found = places_of(written, config)
+        kept = {name: value for name, value in written.environment.items() if _is_place(name)}
+        carried = {name: value for name, value in carried.items() if not _is_place(name)} | kept
+    else:
+        found = places(home, config)
     return Context(
         arguments=arguments,
         environ=environ,
         machine=here,
-        places=places(home, config),
+        places=found,
         home=home,
         config_file=config,
         python=interpreter.look(environ),
         written=written,
+        carried=carried,
     )
+
+
+def _is_place(variable: str) -> bool:
+    return variable.startswith("XDG_")
 
 
 def _path(named: str | None) -> Path | None:

@@ -147,7 +147,7 @@ def _demand_installed(supervisor: Supervisor, state: Path) -> None:
     if (other := _elsewhere(read_back(content), state)) is not None:
         raise ServiceFailed(
             f"the installed service has another data folder, {other}, not {state}: leave out "
-            "--home, or move the service here with `omlxd service install`"
+            "--home and OMLXD_HOME, or move the service here with `omlxd service install`"
         )
 
 

@@ -30,6 +30,7 @@ class Written:
 
     Attributes:
         home, config_file: as ``--home`` and ``--config`` of the daemon.
+        logs: the folder of its standard error.
         user: the account of a system daemon.
     """
 
@@ -37,6 +38,7 @@ class Written:
     home: Path | None
     config_file: Path | None
     state: Path | None
+    logs: Path | None
     user: str | None
     environment: Mapping[str, str]
 
@@ -49,15 +51,16 @@ def read_back(definition: bytes) -> Written | None:
         keys = _unit(definition)
     match keys:
         case {"ProgramArguments": [str(interpreter), *words]}:
-            state, user = keys.get("WorkingDirectory"), keys.get("UserName")
-            environment = keys.get("EnvironmentVariables")
+            state, stderr = keys.get("WorkingDirectory"), keys.get("StandardErrorPath")
+            user, environment = keys.get("UserName"), keys.get("EnvironmentVariables")
             return Written(
                 interpreter=interpreter,
                 home=_option(words, "--home"),
                 config_file=_option(words, "--config"),
                 state=Path(state) if isinstance(state, str) else None,
+                logs=Path(stderr).parent if isinstance(stderr, str) else None,
                 user=user if isinstance(user, str) else None,
-                environment=environment if isinstance(environment, dict) else {},
+                environment=_texts(environment) if isinstance(environment, dict) else {},
             )
     return None
 
@@ -83,6 +86,10 @@ def installed(platform: str, uid: int, user_home: Path, daemons: Path = DAEMONS)
     return next((written for written in found if written is not None), None)
 
 
+def _texts(values: Mapping[str, object]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if isinstance(value, str)}
+
+
 def _option(words: Sequence[object], name: str) -> Path | None:
     if name not in words[:-1]:
         return None
@@ -102,6 +109,8 @@ def _unit(definition: bytes) -> Mapping[str, Any] | None:
                     keys["ProgramArguments"] = [_plain(word) for word in words]
                 case "WorkingDirectory":
                     keys[name] = _plain(value)
+                case "StandardError":
+                    keys["StandardErrorPath"] = _plain(value.removeprefix("append:"))
                 case "Environment":
                     variable, _, text = _plain(*shlex.split(value)).partition("=")
                     keys["EnvironmentVariables"][variable] = text

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,13 @@ from omlxd.service.job import JobSpec
 from omlxd.service.names import LABEL, UNIT
 
 
-def definition(home: Path | None, platform: str) -> bytes:
+def definition(
+    home: Path | None, platform: str, environment: Mapping[str, str] | None = None
+) -> bytes:
     found = places(home, None)
-    job = JobSpec("/python", found.config_file, found.state, found.logs, home)
+    job = JobSpec(
+        "/python", found.config_file, found.state, found.logs, home, dict(environment or {})
+    )
     return (
         systemd.render(job) if platform == "linux" else plist.render(job, LABEL, plist.template())
     )
@@ -66,6 +71,25 @@ def test_what_is_named_wins_over_what_is_installed(elsewhere: Path) -> None:
     assert daemon_places("/y", {"OMLXD_HOME": "/z"}) == places(Path("/y"), None)
     assert daemon_places(None, {"OMLXD_HOME": "/z"}) == places(Path("/z"), None)
     assert daemon_places(None, {"OMLXD_HOME": ""}) == places(elsewhere, None)
+
+
+def test_the_folders_of_the_installing_shell_are_found_from_another(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed under XDG_*; this shell has other ones, or none."""
+    names = ("CONFIG", "DATA", "STATE", "CACHE")
+    folders = {f"XDG_{name}_HOME": str(tmp_path / "xdg" / name.lower()) for name in names}
+    with monkeypatch.context() as installing:
+        for name, folder in folders.items():
+            installing.setenv(name, folder)
+        there = places(None, None)
+        content = definition(None, sys.platform, folders)
+    (written,) = (path for path in (tmp_path / "user").rglob("*") if path.is_file())
+    written.write_bytes(content)
+    assert daemon_places(None, {}) == there
+    assert there.state.is_relative_to(tmp_path / "xdg")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
+    assert daemon_places(None, {}) == there
 
 
 def test_without_a_service_the_usual_places_are_meant(

@@ -42,9 +42,16 @@ def asked(here: Machine, *words: str, environ: Mapping[str, str] | None = None) 
     return context(parser.parse_args(["service", *words]), environ or {}, here)
 
 
-def install(here: Machine, home: Path | None, config: Path | None = None) -> None:
+def install(
+    here: Machine,
+    home: Path | None,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
     found = places(home, config)
-    job = JobSpec("/python", found.config_file, found.state, found.logs, home)
+    job = JobSpec(
+        "/python", found.config_file, found.state, found.logs, home, dict(environment or {})
+    )
     path = here.user_home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
     content = plist.render(job, LABEL, plist.template())
     if here.platform != "darwin":
@@ -86,6 +93,34 @@ def test_what_is_named_wins_over_what_is_installed(here: Machine) -> None:
 def test_installed_at_the_usual_places_they_are_used(here: Machine) -> None:
     install(here, None)
     assert asked(here, "status").places == places(None, None)
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall", "start", "status"])
+def test_the_folders_of_the_installing_shell_are_the_service_s(
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    folders = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CONFIG", "DATA", "CACHE")}
+    with monkeypatch.context() as installing:
+        for name, folder in folders.items():
+            installing.setenv(name, folder)
+        there = places(None, None)
+        install(here, None, environment=folders)
+    found = asked(here, verb, environ={"HF_HOME": "/hf"})
+    assert found.places == there
+    assert found.job().environment == {**folders, "HF_HOME": "/hf"}, "it will look there again"
+    assert found.belongings().config_file == there.config_file
+
+
+def test_an_installation_moves_the_service_to_the_folders_of_its_shell(
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(here, None, environment={"XDG_DATA_HOME": "/before"})
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    environ = {"XDG_DATA_HOME": str(tmp_path)}
+    found = asked(here, "install", environ=environ)
+    assert found.places.state == tmp_path / "omlxd" / "state"
+    assert found.job().environment == environ
+    assert asked(here, "status", environ=environ).places.state != found.places.state
 
 
 def test_with_nothing_installed_or_a_damaged_definition_the_usual_places_are(

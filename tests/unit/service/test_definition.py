@@ -32,7 +32,7 @@ def test_what_was_rendered_is_read_back(kind: str) -> None:
     assert written is not None
     assert (written.interpreter, written.home) == (JOB.interpreter, HOME)
     assert (written.config_file, written.state) == (JOB.config_file, JOB.state)
-    assert written.user is None
+    assert (written.logs, written.user) == (JOB.logs, None)
     assert written.environment["HF_HOME"] == "/models/100% $x"
 
 
@@ -76,4 +76,5 @@ def test_a_damaged_one_says_nothing(damaged: bytes) -> None:
 
 def test_what_is_odd_in_one_is_not_said() -> None:
     odd = {"ProgramArguments": ["/python", "--home"], "UserName": 1, "WorkingDirectory": []}
-    assert read_back(plistlib.dumps(odd)) == Written("/python", None, None, None, None, {})
+    odd |= {"StandardErrorPath": 1, "EnvironmentVariables": {"XDG_DATA_HOME": 1}}
+    assert read_back(plistlib.dumps(odd)) == Written("/python", None, None, None, None, None, {})
