@@ -54,7 +54,7 @@ def _read_object(file: Path) -> Mapping[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelBroken(f"{file} cannot be read: {error}", file=str(file)) from error
     if not isinstance(content, dict):
         raise ModelBroken(f"{file} holds no JSON object.", file=str(file))
