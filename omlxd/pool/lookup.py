@@ -1,7 +1,5 @@
 """The model that a request means: by name, by alias, or the default."""
 
-from contextlib import suppress
-
 from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, OmlxdError, Starting
 from omlxd.pool import names
 from omlxd.pool.catalog import Catalog, CatalogModel
@@ -40,31 +38,45 @@ def resolve(
 def settings_id(name: str, catalog: Catalog, book: SettingsBook, *, scanned: bool) -> str:
     """The model whose settings ``name`` means: also a broken one, or one that is gone.
 
+    The same as a request by that name means, unless it means another only for want of what is
+    gone. What is only configured was perhaps never there: it is meant where nothing else is.
     Raises ModelNotFound, AmbiguousModel, Starting.
     """
-    if name in book.ids:
-        return name
-    try:
-        return _on_disk(name, catalog, book)
-    except ModelNotFound:
-        if not scanned:
-            raise Starting(STILL_READING) from None
-        with suppress(ModelNotFound):
-            return names.find(name, book.ids, book.aliases(book.ids))
-        raise
+    known, remembered = _known(catalog), book.remembered
+    order = (
+        (known, names.EXACT),
+        (remembered, names.EXACT),
+        (known, names.CLOSE),
+        (remembered, names.CLOSE),
+        (known, names.DISTANT),
+        (book.ids, names.ALL),
+    )
+    for ids, rules in order if scanned else order[:3]:
+        found = names.match(name, ids, book.aliases(ids), rules)
+        if found is not None:
+            return found
+    if not scanned:
+        raise Starting(STILL_READING)
+    return _on_disk(name, catalog, book)
 
 
 def default_id(catalog: Catalog, book: SettingsBook) -> str | None:
     """The model of requests that name none, if there is one."""
+    known = _known(catalog)
     try:
-        return _on_disk(_default(catalog, book, scanned=True), catalog, book)
+        name = _default(catalog, book, scanned=True)
+        return names.match(name, known, book.aliases(known))
     except OmlxdError:
         return None
 
 
 def _on_disk(name: str, catalog: Catalog, book: SettingsBook) -> str:
-    known = {**catalog.models, **catalog.broken}
+    known = _known(catalog)
     return names.find(name, known, book.aliases(known))
+
+
+def _known(catalog: Catalog) -> set[str]:
+    return {*catalog.models, *catalog.broken}
 
 
 def _default(catalog: Catalog, book: SettingsBook, *, scanned: bool) -> str:

@@ -1,36 +1,54 @@
 """Which model a name means: exact, then alias, then any case, then without ``org/``."""
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from omlxd.errors import AmbiguousModel, ModelNotFound
 
 NEAREST = 3
 
 
-def find(name: str, ids: Collection[str], aliases: Mapping[str, Collection[str]]) -> str:
-    """The id that ``name`` means. ``aliases`` gives the ids of each alias.
+Aliases = Mapping[str, Collection[str]]
+"""The ids of each alias."""
+Rule = Callable[[str, set[str], Aliases], set[str]]
+"""The ids that a name means by it."""
+
+
+def find(name: str, ids: Collection[str], aliases: Aliases) -> str:
+    """The id that ``name`` means.
 
     The first rule that matches anything decides. Raises AmbiguousModel when it matches
     several, ModelNotFound with the nearest names when no rule matches.
     """
-    if name in ids:
-        return name
+    found = match(name, ids, aliases)
+    if found is None:
+        raise ModelNotFound(name, _nearest(name, {*ids, *aliases}))
+    return found
+
+
+def match(
+    name: str, ids: Collection[str], aliases: Aliases, rules: Sequence[Rule] | None = None
+) -> str | None:
+    """The same by the given rules (all), None when none of them matches."""
     known = set(ids)
-    for rule in (_by_alias, _by_case, _by_last_part):
+    for rule in ALL if rules is None else rules:
         matches = rule(name, known, aliases)
         if len(matches) > 1:
             raise AmbiguousModel(name, sorted(matches))
         if matches:
             return matches.pop()
-    raise ModelNotFound(name, _nearest(name, known | set(aliases)))
+    return None
 
 
-def _by_alias(name: str, ids: set[str], aliases: Mapping[str, Collection[str]]) -> set[str]:
+def _by_id(name: str, ids: set[str], aliases: Aliases) -> set[str]:
+    return {name} & ids
+
+
+def _by_alias(name: str, ids: set[str], aliases: Aliases) -> set[str]:
     return set(aliases.get(name, ())) & ids
 
 
-def _by_case(name: str, ids: set[str], aliases: Mapping[str, Collection[str]]) -> set[str]:
+def _by_case(name: str, ids: set[str], aliases: Aliases) -> set[str]:
     folded = name.casefold()
     matches = {model for model in ids if model.casefold() == folded}
     for alias, models in aliases.items():
@@ -39,12 +57,18 @@ def _by_case(name: str, ids: set[str], aliases: Mapping[str, Collection[str]]) -
     return matches
 
 
-def _by_last_part(name: str, ids: set[str], aliases: Mapping[str, Collection[str]]) -> set[str]:
+def _by_last_part(name: str, ids: set[str], aliases: Aliases) -> set[str]:
     """``name`` may lack the organisation, or name one that this model is not filed under."""
     last = _last_part(name).casefold()
     if "/" in name:
         return {model for model in ids if "/" not in model and model.casefold() == last}
     return {model for model in ids if _last_part(model).casefold() == last}
+
+
+EXACT: Sequence[Rule] = (_by_id,)
+CLOSE: Sequence[Rule] = (_by_alias, _by_case)
+DISTANT: Sequence[Rule] = (_by_last_part,)
+ALL: Sequence[Rule] = (*EXACT, *CLOSE, *DISTANT)
 
 
 def _last_part(name: str) -> str:

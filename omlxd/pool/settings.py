@@ -45,8 +45,13 @@ class SettingsBook:
     @property
     def ids(self) -> set[str]:
         """Models that something is wished for, whether they are there or not."""
+        return {*self._configured, *self.remembered}
+
+    @property
+    def remembered(self) -> set[str]:
+        """Models that something was set for over the API, so that they once were there."""
         chosen = () if self._default is None else (self._default,)
-        return {*self._configured, *self._changed, *chosen}
+        return {*self._changed, *chosen}
 
     def of(self, model_id: str) -> ModelSettings:
         configured = self._configured.get(model_id, NO_WISHES)

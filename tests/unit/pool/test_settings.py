@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, StateUnwritable
-from omlxd.pool.catalog import BrokenModel
+from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, Starting, StateUnwritable
+from omlxd.pool.catalog import BrokenModel, merge
+from omlxd.pool.lookup import settings_id
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.settings import KEYS, SettingsBook, without
-from tests.unit.pool.fakes import House, a_model, settle
+from tests.unit.pool.fakes import House, a_model, a_scan, settle
 
 IDS = ("m", "n")
 DEEP: dict[str, Any] = {}
@@ -217,7 +218,8 @@ async def test_the_settings_of_a_model_that_is_gone_can_still_be_changed() -> No
     await house.pool.change_settings("own/m", {"pinned": True, "aliases": ["x"], "default": True})
     house.show(a_model("n"), a_model("m"))
     assert house.pool.settings_id("own/m") == "own/m"
-    assert house.pool.settings_id("OWN/M") == "m", "what is there comes first"
+    assert house.pool.settings_id("OWN/M") == "own/m", "m is another model"
+    assert house.pool.settings_id("M") == "m", "what is there comes first"
     with pytest.raises(InvalidRequest, match="already an alias of own/m"):
         await house.pool.change_settings("n", {"aliases": ["x"]})
     await house.pool.change_settings("own/m", dict.fromkeys((*KEYS, "default")))
@@ -227,6 +229,46 @@ async def test_the_settings_of_a_model_that_is_gone_can_still_be_changed() -> No
     house.show(a_model("own/m"), a_model("n"))
     assert not house.status("own/m").pinned
     assert house.pool.resolve("x").id == "n"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("GAMMA", "org/gamma"),
+        ("gamma", "org/gamma"),
+        ("org/gamma", "org/gamma"),
+        ("own/m", "own/m"),
+        ("OWN/M", "own/m"),
+        ("Y", "own/m"),
+        ("x", "org/gamma"),
+        ("later", "later"),
+        ("LATER", "later"),
+        ("z", "later"),
+    ],
+)
+async def test_settings_are_those_of_the_model_that_a_request_by_the_name_gets(
+    name: str, meant: str
+) -> None:
+    configured = {
+        "GAMMA": ModelSettings(top_k=2),
+        "later": ModelSettings(aliases=("x", "z")),
+        "org/gamma": ModelSettings(aliases=("x",)),
+    }
+    house = House(a_model("own/m"), options=PoolOptions(settings=configured))
+    await house.pool.change_settings("own/m", {"aliases": ["y"]})
+    house.show(a_model("org/gamma"), a_model("m"))
+    assert house.pool.settings_id(name) == meant
+
+
+def test_whose_settings_are_meant_is_not_guessed_before_all_models_are_known() -> None:
+    settings = book(later=ModelSettings(top_k=2))
+    settings.change("own/m", {"top_k": 2}, ["own/m"])
+    partly = merge([a_scan(a_model("m"))])
+    assert settings_id("own/m", partly, settings, scanned=False) == "own/m"
+    assert settings_id("M", partly, settings, scanned=False) == "m"
+    for name in ("OWN/M", "x/m", "later"):
+        with pytest.raises(Starting):
+            settings_id(name, partly, settings, scanned=False)
 
 
 async def test_the_settings_of_a_broken_model_are_shown_and_can_be_changed() -> None:
@@ -275,6 +317,17 @@ async def test_a_default_that_is_not_there_is_called_the_default() -> None:
     await house.pool.change_settings("m", {"default": None})
     assert house.pool.default is None
     with pytest.raises(InvalidRequest):
+        house.pool.resolve(None)
+
+
+async def test_the_nearest_names_are_looked_for_only_when_they_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They take longer than a whole status may."""
+    house = House(a_model("m"), a_model("n"), options=PoolOptions(default="o"))
+    monkeypatch.delattr("difflib.get_close_matches")
+    assert not any(status.default for status in house.pool.statuses())
+    with pytest.raises(AttributeError):
         house.pool.resolve(None)
 
 
