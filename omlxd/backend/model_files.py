@@ -5,7 +5,7 @@ Only names, sizes and headers are read; nothing in the folder is ever executed.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,13 +32,11 @@ class ModelFiles:
     """A folder whose files have been checked.
 
     Attributes:
-        config: config.json as it is.
         weight_files: every ``model*.safetensors``, in order of name.
         tensor_bytes: what all tensors of them take.
     """
 
     folder: Path
-    config: dict[str, Any]
     weight_files: tuple[Path, ...]
     tensor_bytes: int
 
@@ -58,7 +56,7 @@ def check_model_files(folder: Path) -> ModelFiles:
     tensors = [tensors_of(file) for file in weight_files]
     if (claim := impossible_layers(config, chain.from_iterable(tensors))) is not None:
         raise _broken(folder / "config.json", claim)
-    return ModelFiles(folder, config, weight_files, sum(sum(t.values()) for t in tensors))
+    return ModelFiles(folder, weight_files, sum(sum(t.values()) for t in tensors))
 
 
 def parse_object(content: bytes) -> dict[str, Any] | None:
@@ -95,19 +93,26 @@ def is_weight_file(name: str) -> bool:
     return name.startswith("model") and name.endswith(".safetensors")
 
 
-def missing_shards(names: Iterable[str]) -> list[str]:
-    """Weight files that are not among ``names``, though these count on them (``-of-00003``)."""
+def missing_shards(names: Iterable[str]) -> tuple[str, int] | None:
+    """A weight file that is not among ``names``, though these count on it (``-of-00003``), and how
+    many such files there are; None without any."""
     sets: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if (shard := _SHARD.fullmatch(name)) is not None:
             sets.setdefault((shard[1], int(shard[3])), set()).add(int(shard[2]))
-    return [
-        f"{stem}-{number:05}-of-{total:05}.safetensors"
-        for (stem, total), there in sets.items()
-        if len(there) < total
-        for number in range(1, total + 1)
-        if number not in there
-    ]
+    short = [(stem, total, there) for (stem, total), there in sets.items() if len(there) < total]
+    if not short:
+        return None
+    stem, total, there = short[0]
+    first = next(number for number in range(1, total + 1) if number not in there)
+    count = sum(total - sum(1 <= number <= total for number in there) for _, total, there in short)
+    return f"{stem}-{first:05}-of-{total:05}.safetensors", count
+
+
+def lacking(promised: Iterable[str], there: Collection[str]) -> tuple[str, int] | None:
+    """As ``missing_shards``, of the names that an index promises."""
+    missing = sorted(set(promised).difference(there))
+    return (missing[0], len(missing)) if missing else None
 
 
 def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, object] | None:
@@ -157,13 +162,15 @@ def _check_index(folder: Path, weight_files: tuple[Path, ...]) -> None:
         weight_map = _read_json(file).get("weight_map", {})
         if not isinstance(weight_map, dict):
             raise _broken(file, "has no usable weight_map")
-        missing, who = sorted({str(n) for n in weight_map.values()} - there), f"{file.name} names"
-    if missing:
+        missing = lacking((str(name) for name in weight_map.values()), there)
+        who = f"{file.name} names"
+    if missing is not None:
+        first, count = missing
         raise ModelBroken(
-            f"{folder} lacks {missing[0]}"
-            + (f" and {len(missing) - 1} more shards" if len(missing) > 1 else "")
+            f"{folder} lacks {first}"
+            + (f" and {count - 1} more shards" if count > 1 else "")
             + f", which {who}.",
-            file=str(folder / Path(missing[0]).name),
+            file=str(folder / Path(first).name),
         )
 
 

@@ -11,6 +11,7 @@ from omlxd.backend.model_files import (
     first_bad_name,
     impossible_layers,
     is_weight_file,
+    lacking,
     missing_shards,
     parse_object,
 )
@@ -199,9 +200,10 @@ def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
         missing, though = _promised_by_index(folder, names), "the index lists it"
     else:
         missing, though = missing_shards(names), "the other shards count on it"
-    if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise Missing(missing[0], f"is missing{more}, though {though}")
+    if missing is not None:
+        first, count = missing
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        raise Missing(first, f"is missing{more}, though {though}")
     if not names:
         found = _other_weights(folder.names)
         raise Missing(
@@ -217,11 +219,11 @@ def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
     return files
 
 
-def _promised_by_index(folder: Folder, there: Collection[str]) -> list[str]:
+def _promised_by_index(folder: Folder, there: Collection[str]) -> tuple[str, int] | None:
     places = folder.table(INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
         raise BadFile(INDEX, "has no weight_map")
-    return sorted(set(places.values()).difference(there))
+    return lacking(places.values(), there)
 
 
 def _other_weights(names: Iterable[str]) -> str:

@@ -1,13 +1,15 @@
 """Which model folders are refused before any runtime sees them."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omlxd.backend.model_files import check_model_files, tensors_of
+from omlxd.backend.model_files import check_model_files, missing_shards, tensors_of
 from omlxd.errors import ModelBroken, ModelLoadFailed
+from omlxd.units import MiB
 
 
 def write_weights(file: Path, data: bytes = b"x" * 16, **header: Any) -> Path:
@@ -36,7 +38,6 @@ def test_a_whole_folder_passes_with_its_sizes(folder: Path) -> None:
     files = check_model_files(folder)
     assert files.tensor_bytes == 16
     assert [f.name for f in files.weight_files] == ["model.safetensors"]
-    assert files.config == {"model_type": "llama"}
 
 
 def test_truncated_weights_are_named(folder: Path) -> None:
@@ -126,6 +127,7 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
         (["3-of-00003"], "1-of-00003.safetensors and 1 more shards"),
         (["1-of-00001"], None),
         (["0-of-00002", "1-of-00002"], None),
+        (["0-of-00003", "9-of-00003"], "1-of-00003.safetensors and 2 more shards"),
     ],
 )
 def test_a_shard_that_others_count_on_is_named(
@@ -140,6 +142,16 @@ def test_a_shard_that_others_count_on_is_named(
     else:
         with pytest.raises(ModelBroken, match=f"lacks model-0000{missing}.*count on"):
             check_model_files(folder)
+
+
+def test_shards_that_count_on_countless_others_cost_nothing() -> None:
+    names = [f"model{number}-00001-of-99999.safetensors" for number in range(1000)]
+    tracemalloc.start()
+    missing = missing_shards(names)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert missing == ("model0-00002-of-99999.safetensors", 1000 * 99_998)
+    assert most < 10 * MiB
 
 
 def test_a_folder_without_safetensors_is_broken(folder: Path) -> None:
