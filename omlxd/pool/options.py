@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlxd.options import Seconds, option
+from omlxd.printable import is_printable
 
 LONGEST_ALIAS = 200
 
@@ -12,7 +13,7 @@ LONGEST_ALIAS = 200
 def check_aliases(aliases: Sequence[str] | None) -> None:
     """Raises ValueError for what would not be read as a name."""
     for alias in aliases or ():
-        if not alias.strip() or not alias.isprintable() or len(alias) > LONGEST_ALIAS:
+        if not alias.strip() or not is_printable(alias) or len(alias) > LONGEST_ALIAS:
             raise ValueError(
                 f"{alias[:50]!a} is no name of 1 to {LONGEST_ALIAS} printable characters"
             )

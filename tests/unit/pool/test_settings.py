@@ -61,6 +61,7 @@ def test_a_change_lies_over_the_configuration_and_null_takes_it_away() -> None:
         ("aliases", ["\x1b[2J"]),
         ("aliases", ["n"]),
         ("aliases", ["half \ud83d"]),
+        ("aliases", ["\u202eback"]),
         ("temperature", 10**400),
         ("context_length", 10**400),
         ("template_arguments", {"x": float("nan")}),
@@ -105,7 +106,9 @@ def test_an_alias_belongs_to_one_model() -> None:
         settings.change("m", {"aliases": ["taken"]}, IDS)
     settings.change("m", {"aliases": ["free", "free"]}, IDS)
     assert settings.aliases(IDS) == {"taken": ("n",), "free": ("m",)}
-    settings.change("m", {"aliases": ["free", "more"]}, IDS)
+    settings.change(
+        "m", {"aliases": ["free", "more", "\U0001f469\u200d\U0001f4bb\u3000\xa07b"]}, IDS
+    )
     assert settings.aliases(IDS)["more"] == ("m",)
 
 
