@@ -23,6 +23,10 @@ class Unreachable(Exception):
     """There is no daemon to talk to, or it does not answer; the text is for the user."""
 
 
+class NotRunning(Unreachable):
+    """The local daemon is surely off."""
+
+
 class Refused(Exception):
     """The daemon answered with an error, or would; the text is for the user."""
 
@@ -34,7 +38,7 @@ def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> str:
-    """Where the daemon answers. Raises Unreachable when no local one has left its address."""
+    """Where the daemon answers. Raises Unreachable, NotRunning when there is no local one."""
     named = url or environ.get("OMLXD_URL")
     if named:
         named = named if "://" in named else f"http://{named}"
@@ -42,13 +46,13 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
     state = daemon_places(home, environ).state
     found = read_instance(state)
     if found is None:
-        raise Unreachable(
+        raise NotRunning(
             f"omlxd is not running (nothing in {state}). Start it with `omlxd serve`, or name "
             "a daemon elsewhere with --url."
         )
     address = address_of(found)
     if not is_alive(found):
-        raise Unreachable(
+        raise NotRunning(
             f"omlxd is not running: process {found.get('pid')}, which left {state / INSTANCE}, is "
             "gone. Start it with `omlxd serve`."
         )

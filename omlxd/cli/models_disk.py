@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from omlxd.cli.client import (
     Daemon,
+    NotRunning,
     Refused,
     Unreachable,
     find_key,
@@ -72,12 +73,12 @@ def remove(arguments: argparse.Namespace) -> int:
     places = daemon_places(arguments.home, os.environ)
     try:
         folder = find_own(places.models, arguments.model)
-        _refuse_used(arguments)
+        _refuse_used(arguments, places.state)
         question = f"Delete {folder} ({size(size_of(folder))})? [y/N] "
         if not arguments.yes and not _agreed(question):
             print("Nothing was deleted.")
             return 1
-        _refuse_used(arguments)
+        _refuse_used(arguments, places.state)
         delete(places.models, folder)
     except NotOurs as error:
         print(f"omlxd: {error}", file=sys.stderr)
@@ -107,15 +108,18 @@ def _running(arguments: argparse.Namespace) -> Daemon | None:
     """None where no daemon runs, so that nothing is loaded. Raises Unreachable."""
     try:
         url = find_url(arguments.url, arguments.home, os.environ)
-    except Unreachable:
+    except NotRunning:
         return None
     return Daemon(url, find_key(arguments.url, arguments.home, os.environ))
 
 
-def _refuse_used(arguments: argparse.Namespace) -> None:
+def _refuse_used(arguments: argparse.Namespace, state: Path) -> None:
     daemon = _running(arguments)
     if daemon is not None:
         refuse_used(model_statuses(daemon), arguments.model)
+    elif state.exists() and (owner := state.stat().st_uid) != os.geteuid():
+        # Its settings, written by root, would be closed to the daemon.
+        raise Refused(f"{state} belongs to uid {owner}; run this as that user (sudo -u).")
 
 
 def refuse_used(models: Collection[dict[str, Any]], name: str) -> None:

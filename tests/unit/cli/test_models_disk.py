@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omlxd.cli.client import Refused, model_path
+from omlxd.cli.client import Refused, Unreachable, model_path
 from omlxd.cli.models_disk import forget, pull_model, refuse_used, remove
 
 
@@ -60,16 +61,51 @@ def test_what_was_set_for_others_stays(means: dict[str, str], left: list[str]) -
 
 
 def test_without_a_daemon_the_settings_are_forgotten_where_they_are_kept(tmp_path: Path) -> None:
-    model = tmp_path / "models" / "own" / "m"
-    model.mkdir(parents=True)
-    (model / "config.json").write_text("{}")
-    kept = tmp_path / "state" / "models.json"
-    kept.parent.mkdir()
-    kept.write_text(json.dumps({"default": "own/m", "models": {"own/m": {"pinned": True}}}))
-    arguments = argparse.Namespace(home=str(tmp_path), url=None, model="own/m", yes=True)
+    model, arguments = removal(tmp_path)
     assert remove(arguments) == 0
     assert not model.exists()
-    assert json.loads(kept.read_text()) == {"default": None, "models": {}}
+    assert json.loads((tmp_path / "state" / "models.json").read_text()) == {
+        "default": None,
+        "models": {},
+    }
+
+
+def removal(home: Path) -> tuple[Path, argparse.Namespace]:
+    """A model with settings; and what removes it."""
+    model = home / "models" / "own" / "m"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    (home / "state").mkdir()
+    settings = {"default": "own/m", "models": {"own/m": {"pinned": True}}}
+    (home / "state" / "models.json").write_text(json.dumps(settings))
+    return model, argparse.Namespace(home=str(home), url=None, model="own/m", yes=True)
+
+
+def test_root_writes_no_settings_that_the_daemon_could_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, arguments = removal(tmp_path)
+    monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(Refused, match="run this as that user"):
+        remove(arguments)
+    assert model.exists()
+
+
+@pytest.mark.parametrize("reason", ["closed", "no port yet"])
+def test_a_daemon_that_cannot_be_asked_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    model, arguments = removal(tmp_path)
+    (tmp_path / "state" / "instance.json").write_text(json.dumps({"pid": os.getpid()}))
+    if reason == "closed":
+
+        def closed(*_: object, **__: object) -> str:
+            raise PermissionError
+
+        monkeypatch.setattr(Path, "read_text", closed)
+    with pytest.raises(Unreachable):
+        remove(arguments)
+    assert model.exists()
 
 
 @pytest.mark.parametrize("name", ["../etc", "a/../b", ".", "", "a//b", "/a"])

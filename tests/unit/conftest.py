@@ -1,0 +1,11 @@
+"""What every unit test goes without: the settings of the shell that runs it."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OMLXD_")]:
+        monkeypatch.delenv(name)
