@@ -44,7 +44,8 @@ class ModelStatus:
     Attributes:
         state: absent, queued, loading, ready, draining, unloading, failed or broken.
         default: requests that name no model get it.
-        detail: the reason of a drain or of a wait.
+        detail: the reason of a drain or of a wait; while the guard only watches, what one that
+            acts would have done about its load.
         position: place in the line for memory, 1 is next; None when not in line.
         weights_bytes: as loaded, else from the files.
         promised_bytes: to its load, and not allocated yet.
@@ -80,12 +81,13 @@ def state_name(state: State) -> str:
     return type(state).__name__.lower()
 
 
-def of_broken(model: BrokenModel, settings: ModelSettings) -> ModelStatus:
+def of_broken(model: BrokenModel, settings: ModelSettings, *, default: bool) -> ModelStatus:
     return ModelStatus(
         id=model.id,
         state="broken",
         aliases=settings.aliases or (),
         pinned=bool(settings.pinned),
+        default=default,
         problem=Problem("model_broken", model.reason, file=model.file),
     )
 
@@ -101,10 +103,12 @@ def statuses(
     """All models, the broken ones too, by id."""
     places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
     now, default = ports.clock(), default_id(catalog, book)
+    memory = ports.memory()
+    watching = memory is not None and not memory.enforce
     known = []
     for record in residency.records.values():
         residency.device.note_progress(record)
-        status = _of_record(record, now)
+        status = _of_record(record, now, watching=watching)
         activity = None if record.facts is None else ports.engine.view(record.id)
         stepped_at = None if activity is None else activity.last_step_at
         known.append(
@@ -121,7 +125,7 @@ def statuses(
             )
         )
     broken = [
-        of_broken(model, book.of(model.id))
+        of_broken(model, book.of(model.id), default=model.id == default)
         for model in catalog.broken.values()
         if model.id not in residency.records
     ]
@@ -134,7 +138,7 @@ def _unload_in(record: ModelRecord, timeout: float | None, now: float) -> float 
     return None if ends == math.inf else max(0.0, ends - now)
 
 
-def _of_record(record: ModelRecord, now: float) -> ModelStatus:
+def _of_record(record: ModelRecord, now: float, *, watching: bool) -> ModelStatus:
     facts = record.facts
     loading = record.state if isinstance(record.state, Loading) else None
     used = record.last_used if facts is not None and not record.busy else None
@@ -152,11 +156,11 @@ def _of_record(record: ModelRecord, now: float) -> ModelStatus:
         leases=len(record.leases),
         waiting=len(record.waiting),
         idle_seconds=None if used is None else max(0.0, now - used),
-        detail=_detail(record),
+        detail=_detail(record, watching=watching),
     )
 
 
-def _detail(record: ModelRecord) -> str | None:
+def _detail(record: ModelRecord, *, watching: bool) -> str | None:
     match state := record.state:
         case Queued():
             return state.reason
@@ -165,7 +169,7 @@ def _detail(record: ModelRecord) -> str | None:
         case Loading(cancelling=True):
             return "being cancelled"
         case Loading() | Ready():
-            return record.watched
+            return record.watched if watching else None
         case Absent() | Failed():
             return None
 

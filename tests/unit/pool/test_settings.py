@@ -339,6 +339,7 @@ async def test_a_default_that_cannot_be_served_is_called_the_default() -> None:
     house.show(broken=[BrokenModel("a/m", "config.json", "is empty")])
     with pytest.raises(ModelBroken, match="default model 'a/m'"):
         house.pool.resolve(None)
+    assert house.status("a/m").default
 
 
 async def test_the_only_model_is_the_default_while_there_is_no_other() -> None:
