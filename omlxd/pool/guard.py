@@ -71,10 +71,11 @@ def _mark(
     record = residency.records.get(model_id)
     if record is None or record.pinned or not isinstance(record.state, Ready | Draining):
         return Outcome(action, accepted=False)
-    if isinstance(record.state, Ready) or record.state.deadline == math.inf:
+    news = isinstance(record.state, Ready) or record.state.deadline == math.inf
+    if news:
         residency.drain(record, DrainReason.PRESSURE, ports.clock() + options.drain_deadline)
     residency.advance()
-    return Outcome(action, in_flight=isinstance(record.state, Unloading))
+    return Outcome(action, accepted=news, in_flight=isinstance(record.state, Unloading))
 
 
 def _abort_load(

@@ -599,9 +599,11 @@ async def test_a_drain_to_make_room_gets_a_deadline_in_an_emergency() -> None:
     await house.time.pass_by(100)
     assert house.state("a") == "draining"
     with capture_logs() as logs:
+        taken = []
         for _ in range(3):
-            assert (await house.pool.apply(MarkPendingUnload("a"))).accepted
+            taken.append((await house.pool.apply(MarkPendingUnload("a"))).accepted)
             await house.time.pass_by(15)
+    assert taken == [True, False, False], "told once"
     assert [log["reason"] for log in logs if log["event"] == "model_draining"] == ["pressure"]
     await house.time.pass_by(14)
     assert house.state("a") == "draining"
@@ -762,10 +764,11 @@ async def test_a_guard_that_only_watches_lets_every_load_go_and_says_what_it_wou
     assert house.status("b").detail == "a guard that acts would have unloaded a first"
     assert "would have let it wait" in house.status("c").detail
     assert "would have refused it" in house.status("huge").detail
+    house.machine.enforce = True
+    assert {house.status(name).detail for name in ("a", "b", "c", "huge")} == {None}
     for use in uses:
         await use.done()
     await house.pool.unload("b")
-    house.machine.enforce = True
     assert house.status("b").detail is None
 
 
