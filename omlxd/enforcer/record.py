@@ -38,9 +38,10 @@ class Entry:
     changed: bool
     """The level or the pause changed with it."""
     reclaimed: int = 0
-    """Bytes that the allocator's pool gave back since the decision before. The device thread does
-    that at its next step boundary, and requests that were aborted leave theirs in the pool, so
-    what those actions freed is told here and not in their outcomes."""
+    """Bytes that the allocator's pool gave back since the decision before, summed over all
+    repetitions. The device thread does that at its next step boundary, and requests that were
+    aborted leave theirs in the pool, so what those actions freed is told here and not in their
+    outcomes."""
 
     @property
     def eventful(self) -> bool:

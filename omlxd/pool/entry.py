@@ -142,7 +142,8 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The one it was to make room for went away."""
+    """It was to leave for memory's sake and need not any more: the one it was to make room for went
+    away, or it was pinned."""
 
 
 @dataclass(frozen=True, slots=True)

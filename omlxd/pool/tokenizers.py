@@ -22,7 +22,8 @@ RETRY_AFTER: Final = 10.0
 class TokenizerCache:
     """By fingerprint, so that a replaced model gets its own.
 
-    A failure is known until a load succeeds, and told again without a try for a moment."""
+    A failure is known until a load succeeds or the files are others, and told again without a try
+    for a moment."""
 
     def __init__(
         self,
