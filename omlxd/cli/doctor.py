@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from omlxd.cli.service_text import Context
+    from omlxd.cli.service_context import Context
     from omlxd.config.load import Config
     from omlxd.doctor.finding import Finding
     from omlxd.service.job import Account
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def look(arguments: argparse.Namespace, environ: Mapping[str, str]) -> "Iterator[Finding]":
     """Every check; one finding alone when it is not even known where to look."""
-    from omlxd.cli.service_text import context
+    from omlxd.cli.service_context import context
     from omlxd.doctor.finding import fail
     from omlxd.errors import ConfigError
     from omlxd.service.machine import this_machine
@@ -70,7 +70,20 @@ def look(arguments: argparse.Namespace, environ: Mapping[str, str]) -> "Iterator
         for mistake in error.mistakes:
             yield fail("config", mistake, "name it by its whole path")
         return
-    yield from examine(found)
+    if found.means_system():
+        yield from _elsewhere(found)
+    else:
+        yield from examine(found)
+
+
+def _elsewhere(context: "Context") -> "Iterator[Finding]":
+    """What can be said of the machine, where its daemon is another account's."""
+    from omlxd.config.load import Config
+    from omlxd.doctor.finding import warn
+
+    text = "the daemon of the whole Mac is installed, which only root can look into"
+    yield warn("service", text, "sudo omlxd doctor --system")
+    yield from _machine(context, Config(places=context.places))
 
 
 def line(finding: "Finding") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from omlxd.cli.service_text import Context
+    from omlxd.cli.service_context import Context
 
 EXIT_FAILED = 1
 EXIT_NOT_RUNNING = 3
@@ -62,7 +62,7 @@ def add_arguments(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run one verb on this machine; the exit code (``status``: 3 when it is not healthy)."""
-    from omlxd.cli.service_text import context
+    from omlxd.cli.service_context import context
     from omlxd.errors import OmlxdError
     from omlxd.service.machine import this_machine
 

@@ -1,166 +1,14 @@
-"""What the service commands need to know, gathered from the arguments; and how a status reads."""
+"""How the state of the service reads, for a person and for programs."""
 
-import argparse
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from omlxd.cli.home import places_of
-from omlxd.config.places import APP, Places, absolute, places
-from omlxd.errors import ConfigError, ServiceFailed
-from omlxd.service import health, interpreter, machine, remembered
 from omlxd.service.control import ServiceStatus, is_job
-from omlxd.service.definition import Written
 from omlxd.service.exit_codes import Ending
 from omlxd.service.health import Healthy, Unhealthy
-from omlxd.service.interpreter import Interpreter
-from omlxd.service.job import Account, JobSpec, carried_environment, is_odd, with_secrets
-from omlxd.service.machine import Machine
-from omlxd.service.supervisor import Supervisor
-from omlxd.service.uninstall import Belongings
-from omlxd.service.watch import Watch
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Attributes:
-    home: what ``--home`` says, absolute; None for the platform's own places.
-    config_file: the configuration that was named; None when it is the one of the places.
-    python: the interpreter that runs this command.
-    written: what the installed definition says.
-    carried: of the environment, what goes into the job.
-    """
-
-    arguments: argparse.Namespace
-    environ: Mapping[str, str]
-    machine: Machine
-    places: Places
-    home: Path | None
-    config_file: Path | None
-    python: Interpreter
-    written: Written | None
-    carried: Mapping[str, str]
-
-    @property
-    def executable(self) -> str:
-        return self.python.executable
-
-    def job(self) -> JobSpec:
-        """What is to be installed.
-
-        Raises ServiceFailed when ``--system`` and ``--user`` do not fit.
-        """
-        return self.job_of(_account(self.arguments))
-
-    def job_of(self, account: Account | None) -> JobSpec:
-        return JobSpec(
-            interpreter=self.executable,
-            config_file=self.places.config_file,
-            state=self.places.state,
-            logs=self.places.logs,
-            home=self.home,
-            environment=self.carried,
-            account=account,
-        )
-
-    def runs_as(self) -> Account | None:
-        """The account of the system daemon: as installed, else the owner of its data folder.
-
-        None for an agent. Raises ServiceFailed when there is no such account.
-        """
-        if not self.arguments.system:
-            return None
-        if self.written is not None and self.written.user is not None:
-            return machine.account(self.written.user)
-        return machine.owner(self.places.state)
-
-    def daemon_environ(self, account: Account | None) -> Mapping[str, str]:
-        """What the daemon sees of the environment, as far as it matters to us."""
-        if account is None:
-            return self.environ
-        own = {} if self.written is None else self.written.environment
-        return {"XDG_CACHE_HOME": str(account.home / ".cache"), **own}
-
-    def check_interpreter(self, *, force: bool) -> None:
-        """Raises ServiceFailed with everything that speaks against this Python."""
-        found = interpreter.objections(self.python)
-        if any(o.final for o in found) or (found and not force):
-            texts = [o.text for o in found if o.final or not force]
-            hint = "" if any(o.final for o in found) else "\n(--force installs it all the same.)"
-            raise ServiceFailed("not installed: " + "\nand: ".join(texts) + hint)
-
-    def watch(self) -> Watch:
-        return Watch(self.places.state, health.ask, self.machine.pace)
-
-    def installed(self) -> Supervisor:
-        known = remembered.recall(self.places.state)
-        return machine.installed_supervisor(
-            self.machine, None if known is None else known.domain, system=self.arguments.system
-        )
-
-    def all_supervisors(self) -> tuple[Supervisor, ...]:
-        """Every place the job may be in, for taking it out."""
-        main = self.installed()
-        return (main, *machine.other_places(self.machine, main))
-
-    def belongings(self) -> Belongings:
-        usual = [places(self.home, None).config_file]
-        if self.home is None and (folder := self.carried.get("XDG_CONFIG_HOME")):
-            usual.append(Path(folder) / APP / usual[0].name)
-        return Belongings(
-            config_file=self.places.config_file if self.places.config_file in usual else None,
-            state=self.places.state,
-            cache=self.places.cache,
-            logs=self.places.logs,
-            home=self.home,
-        )
-
-
-def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Machine) -> Context:
-    """From flags and environment; what they leave open is as the installed service has it.
-
-    Raises ConfigError for a home (``~``) of nobody, and for a path with control characters.
-    """
-    home = _path(arguments.home or environ.get("OMLXD_HOME"))
-    config = _path(arguments.config or environ.get("OMLXD_CONFIG"))
-    written = machine.written(here, system=arguments.system)
-    if written is not None and home is None:
-        home = written.home
-        config = config or written.config_file
-    if home is None and arguments.system:
-        home = machine.SYSTEM_HOME
-    carried = carried_environment(environ, linux=here.platform == "linux")
-    # An installation alone may move the service, to where this shell has its folders.
-    moves = getattr(arguments, "verb", None) == "install" and any(map(_is_place, carried))
-    if home is None and written is not None and not moves:
-        found = places_of(written, config)
-        kept = {name: value for name, value in written.environment.items() if _is_place(name)}
-        carried = {name: value for name, value in carried.items() if not _is_place(name)} | kept
-    else:
-        found = places(home, config)
-    return Context(
-        arguments=arguments,
-        environ=environ,
-        machine=here,
-        places=found,
-        home=home,
-        config_file=config,
-        python=interpreter.look(environ),
-        written=written,
-        carried=carried,
-    )
-
-
-def _is_place(variable: str) -> bool:
-    return variable.startswith("XDG_")
-
-
-def _path(named: str | None) -> Path | None:
-    if named and is_odd(named):
-        raise ConfigError([f"{named!r}: a path with a character that cannot be used here"])
-    return absolute(Path(named)) if named else None
+from omlxd.service.job import with_secrets
 
 
 def not_carried(environ: Mapping[str, str]) -> list[str]:
@@ -218,6 +66,7 @@ def as_json(status: ServiceStatus) -> dict[str, Any]:
         "where": status.where,
         "definition": str(status.definition),
         "installed": status.installed,
+        "elsewhere": None if status.elsewhere is None else str(status.elsewhere),
         "healthy": is_healthy(status),
         "interpreter": status.interpreter,
         "interpreter_exists": status.interpreter_exists,
@@ -284,14 +133,3 @@ def _remedy(status: ServiceStatus) -> str | None:
 
 def _time(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _account(arguments: argparse.Namespace) -> Account | None:
-    name = getattr(arguments, "user", None)
-    if not arguments.system:
-        if name is not None:
-            raise ServiceFailed("--user is for --system; without it the service is your own")
-        return None
-    if name is None:
-        raise ServiceFailed("--system needs --user NAME: the account the daemon runs as, not root")
-    return machine.account(name)

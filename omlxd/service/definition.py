@@ -73,15 +73,27 @@ def read_file(path: Path) -> Written | None:
         return None
 
 
+def of_user(platform: str, user_home: Path) -> Path:
+    """The definition of a user's own service."""
+    if platform != "darwin":
+        return user_home / UNITS / UNIT
+    return user_home / AGENTS / f"{LABEL}.plist"
+
+
+def of_mac(daemons: Path = DAEMONS) -> Path:
+    """The definition of the service of the whole Mac."""
+    return daemons / f"{LABEL}.plist"
+
+
 def installed(platform: str, uid: int, user_home: Path, daemons: Path = DAEMONS) -> Written | None:
     """The service that a command of this user means: their own, else that of the whole Mac.
 
     Root's is that of the Mac first: ``sudo`` keeps the home of the user.
     """
+    own = of_user(platform, user_home)
     if platform != "darwin":
-        return read_file(user_home / UNITS / UNIT)
-    name = f"{LABEL}.plist"
-    files = (user_home / AGENTS / name, daemons / name)
+        return read_file(own)
+    files = (own, of_mac(daemons))
     found = (read_file(file) for file in (reversed(files) if uid == 0 else files))
     return next((written for written in found if written is not None), None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omlxd.errors import ServiceFailed
 from omlxd.service import domains, plist, systemd
-from omlxd.service.definition import AGENTS, DAEMONS, UNITS, Written, read_file
+from omlxd.service.definition import AGENTS, DAEMONS, UNITS, Written, of_mac, of_user, read_file
 from omlxd.service.domains import Domain, Kind
 from omlxd.service.job import Account, JobSpec
 from omlxd.service.launchctl import Launchctl
@@ -137,12 +137,9 @@ def installed_supervisor(machine: Machine, remembered: str | None, *, system: bo
 
 def written(machine: Machine, *, system: bool) -> Written | None:
     """What the installed definition says; None when none is there or it cannot be understood."""
-    if machine.platform != "darwin":
-        path = SystemdUnit(machine.systemctl, _unit_folder(machine)).definition
-    else:
-        chosen = domains.SYSTEM if system else domains.of_user(machine.uid)[0]
-        path = _job(machine, chosen).definition
-    return read_file(path)
+    if system and machine.platform == "darwin":
+        return read_file(of_mac(machine.system_folder))
+    return read_file(of_user(machine.platform, machine.user_home))
 
 
 def definition_of(job: JobSpec, supervisor: Supervisor) -> bytes:

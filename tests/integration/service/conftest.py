@@ -20,7 +20,7 @@ import structlog
 
 from omlxd.cli import service
 from omlxd.cli.doctor import examine
-from omlxd.cli.service_text import Context, context
+from omlxd.cli.service_context import Context, context
 from omlxd.doctor.finding import Finding
 from omlxd.service import health
 from omlxd.service.interpreter import Interpreter

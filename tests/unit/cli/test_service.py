@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlxd.cli import service
-from omlxd.cli.service_text import Context, context
+from omlxd.cli.service_context import Context, context
 from omlxd.config.places import places
 from omlxd.errors import ConfigError
 from omlxd.service import machine, plist, systemd

@@ -1,11 +1,12 @@
 """How the state of the service reads."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from omlxd.cli.service_text import as_text, is_healthy, not_carried
+from omlxd.cli.service_text import as_json, as_text, is_healthy, not_carried
 from omlxd.service.control import ServiceStatus
 from omlxd.service.exit_codes import Ending
 from omlxd.service.health import Healthy
@@ -37,6 +38,13 @@ def test_a_healthy_service_is_said_first() -> None:
     assert is_healthy(STATUS)
     assert said(STATUS).startswith("omlxd runs and is healthy: http://127.0.0.1:8484\n")
     assert "remedy" not in said(STATUS)
+
+
+def test_programs_are_told_too_where_else_the_service_has_its_data() -> None:
+    elsewhere = as_json(replace(STATUS, elsewhere=Path("/data/x")))
+    assert (elsewhere["elsewhere"], elsewhere["healthy"]) == ("/data/x", False)
+    assert as_json(STATUS)["elsewhere"] is None
+    assert json.loads(json.dumps(elsewhere)) == elsewhere
 
 
 def test_a_process_without_a_record_is_not_said_to_be_down() -> None:
