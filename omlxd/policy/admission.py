@@ -36,6 +36,8 @@ class LoadScene:
         evicted: something was unloaded for this load, so the footprint may still show residue.
         paused: admission of requests is paused.
         enforce: False when the guard only watches; it then refuses and evicts nothing.
+        just_stopped: the guard ended a load of it a moment ago, so what it takes may be more than
+            it should, whatever room there seems to be.
     """
 
     models: tuple[ModelView, ...]
@@ -44,6 +46,7 @@ class LoadScene:
     evicted: bool = False
     paused: bool = False
     enforce: bool = True
+    just_stopped: bool = False
 
     @property
     def leaving(self) -> int:
@@ -151,6 +154,8 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
     scene = replace(scene, models=others)
     if never_fits(need, ceilings):
         return _refuse(RefusalKind.MODEL_TOO_LARGE, need, scene, ceilings)
+    if scene.just_stopped and ceilings.enabled:
+        return Wait("a load of it was just stopped by memory pressure")
     held = is_held(scene, ceilings)
     after = scene.current + scene.reserved + need.bytes
     if after < ceilings.admission_soft and not held and not _still_full(need, scene, ceilings):

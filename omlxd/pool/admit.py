@@ -21,8 +21,8 @@ RECENT = 2.0
 LOOK_LIMIT = 3.0
 """Seconds in line after which it is judged by what there is, should the guard fail to look."""
 STOPPED_REST = 5.0
-"""Seconds that a load which the guard stopped stays in line, whatever room there seems to be:
-what it takes may be more than it should, and loads that are stopped must not follow closely."""
+"""Seconds for which a load counts as just stopped by the guard: long enough for it to look again,
+or loads that are stopped would follow closely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,12 @@ class MemoryAdmission:
         if memory.age > RECENT and self._in_line(record) < LOOK_LIMIT:
             self._ports.wake()
             return Wait("memory is being looked at")
-        if self._ports.clock() < record.stopped_at + STOPPED_REST:
-            return Wait("a load of it was just stopped by memory pressure")
-        scene = self._scene(memory, records, promised)
-        return plan_load(need, replace(scene, evicted=record.evicted_for), memory.ceilings)
+        scene = replace(
+            self._scene(memory, records, promised),
+            evicted=record.evicted_for,
+            just_stopped=self._ports.clock() < record.stopped_at + STOPPED_REST,
+        )
+        return plan_load(need, scene, memory.ceilings)
 
     def shortage(self, record: ModelRecord) -> Mapping[str, Any]:
         """Why its load has to wait, in numbers; empty where nothing is known of the memory."""

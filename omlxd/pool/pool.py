@@ -244,7 +244,7 @@ class EnginePool:
         return await guard.apply(action, self._residency, self._options, self._ports, load_error)
 
     def check_idle(self) -> None:
-        """After each tick of the guard: unneeded tokenizers, and the loads that wait for its look."""
+        """After each tick of the guard: spare tokenizers, and the loads that wait for its look."""
         self._tokenizers.retain(
             r.model.fingerprint
             for r in self._residency.records.values()

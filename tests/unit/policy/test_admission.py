@@ -355,3 +355,19 @@ def test_on_old_numbers_a_load_that_fits_all_the_same_is_admitted() -> None:
     too_large = plan_load(LoadNeed("new", CEILING), busy, ceilings())
     assert isinstance(too_large, Refuse)
     assert too_large.kind is RefusalKind.MODEL_TOO_LARGE
+
+
+def test_a_load_that_was_just_stopped_waits_whatever_room_there_seems_to_be() -> None:
+    answer = plan(GiB, just_stopped=True)
+    assert isinstance(answer, Wait)
+    assert "just stopped by memory pressure" in answer.reason
+    assert answer.drain == ()
+    assert plan(GiB, just_stopped=True, enforce=False) == Admit(GiB, instead_of=answer)
+    off = replace(ceilings(), enabled=False)
+    assert plan(GiB, just_stopped=True, bounds=off) == Admit(GiB)
+
+
+def test_a_model_that_never_fits_hears_so_though_its_load_was_just_stopped() -> None:
+    answer = plan(1000 * GiB, just_stopped=True)
+    assert isinstance(answer, Refuse)
+    assert answer.kind is RefusalKind.MODEL_TOO_LARGE

@@ -696,6 +696,23 @@ async def test_a_stopped_load_begins_no_sooner_than_the_guard_can_look_again() -
     uses[-1].task.cancel()
 
 
+async def test_a_guard_that_only_watches_by_now_delays_no_load_that_it_stopped() -> None:
+    machine = FakeMachine(ROOM)
+    house = House(a_model("a"), machine=machine, auto=False)
+    first = house.use("a")
+    await settle()
+    await house.pool.apply(AbortLoads(("a",)))
+    house.engine.tickets[-1].stop()
+    await settle()
+    assert isinstance(first.error, MemoryPressureAborted)
+    machine.enforce = False
+    again = house.use("a")
+    await settle()
+    assert house.state("a") == "loading"
+    again.task.cancel()
+    await settle()
+
+
 async def test_a_preload_that_the_guard_stops_again_and_again_pauses_ever_longer() -> None:
     """Nobody asks for it, so nothing else would slow it down; a request is not held up by it."""
     options = PoolOptions(retry_first=10.0, retry_longest=40.0)
