@@ -70,8 +70,8 @@ def _answers(family: int, address: tuple[Any, ...]) -> bool:
 
 
 def holder(host: str, port: int) -> str:
-    """Who listens on ``port``, as far as the system tells an ordinary user."""
-    running, process = _omlxd_instance(host, port), _process(port)
+    """Who listens there, as far as the system tells an ordinary user."""
+    running, process = _omlxd_instance(host, port), _process(host, port)
     if running is None:
         unseen = "another process (this user may not see which)"
         return unseen if process is None else f"{process[0]} (pid {process[1]})"
@@ -95,15 +95,37 @@ def _omlxd_instance(host: str, port: int) -> str | None:
     return instance if isinstance(instance, str) and "version" in answer else None
 
 
-def _process(port: int) -> tuple[str, int] | None:
-    """Name and pid of who listens there."""
+def _process(host: str, port: int) -> tuple[str, int] | None:
+    """Name and pid of who listens there, or where that address is taken with others."""
     import psutil
 
+    wanted = _addresses(host, port)
+    wide = None
     for process in psutil.process_iter():
         try:
             for connection in process.net_connections(kind="tcp"):
-                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                if connection.status != psutil.CONN_LISTEN or connection.laddr.port != port:
+                    continue
+                if connection.laddr.ip in wanted:
                     return process.name(), process.pid
+                if any(_are_one(connection.laddr.ip, address) for address in wanted):
+                    wide = process.name(), process.pid
         except (psutil.Error, OSError):
             continue
-    return None
+    return wide
+
+
+def _addresses(host: str, port: int) -> frozenset[str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, ValueError):
+        return frozenset({host})
+    return frozenset(str(address[0]) for *_, address in found)
+
+
+def _are_one(one: str, other: str) -> bool:
+    """Whether who listens at one of them keeps the other from being bound."""
+    for every, single in ((one, other), (other, one)):
+        if every == "::" or (every == "0.0.0.0" and ":" not in single):
+            return True
+    return False
