@@ -138,7 +138,10 @@ def _unusable(name: str, folder: Path, near: Path) -> Finding:
 
 
 def _is_ours(file: Path) -> bool:
-    return os.access(file, os.R_OK | os.W_OK) or file.stat().st_uid == os.geteuid()
+    try:
+        return os.access(file, os.R_OK | os.W_OK) or file.stat().st_uid == os.geteuid()
+    except FileNotFoundError:  # a running daemon's, which it has just renamed
+        return True
 
 
 def _nearest(folder: Path) -> Path:

@@ -71,7 +71,10 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _belongs(path: Path, account: Account) -> bool:
-    owner = path.lstat().st_uid
+    try:
+        owner = path.lstat().st_uid
+    except FileNotFoundError:  # a running daemon's, which it has just renamed
+        return True
     return owner == account.uid or (owner == 0 and path.name in _BY_ROOT)
 
 

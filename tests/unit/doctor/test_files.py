@@ -8,6 +8,7 @@ import pytest
 
 from omlxd.api.key_file import Scope, add_key, path_in
 from omlxd.config.places import Places, places
+from omlxd.doctor import files
 from omlxd.doctor.files import (
     PRIVACY,
     Roots,
@@ -19,6 +20,7 @@ from omlxd.doctor.files import (
     check_usable,
 )
 from omlxd.doctor.finding import Finding, Verdict
+from omlxd.service import access
 from omlxd.service.job import Account, JobSpec
 
 ME = Account("me", os.getuid(), os.getgid(), Path("/home/me"))
@@ -179,6 +181,16 @@ def test_a_file_that_another_user_left_among_ours_fails(
     (finding,) = check_usable(here)
     assert str(lock) in finding.text
     assert (finding.remedy or "").startswith("sudo chown -R")
+
+
+def test_a_file_that_a_running_daemon_renames_meanwhile_is_nothing(
+    here: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_files", lambda folder: [folder / ".guard.json.x.tmp"])
+    assert check_usable(here) == []
+    monkeypatch.setattr(access, "_inside", lambda folder: [folder / ".guard.json.x.tmp"])
+    job = JobSpec("/bin/sh", here.config_file, here.state, here.logs, account=ME)
+    assert not [finding for finding in check_account(job) if ".tmp" in finding.text]
 
 
 def test_the_cache_says_what_it_holds_and_that_nothing_limits_it(here: Places) -> None:
