@@ -29,7 +29,7 @@ from omlxd.pool.residency import Residency
 from omlxd.pool.scan import scan_root
 from omlxd.pool.scanner import Scan, Scanner
 from omlxd.pool.settings import FILE, SettingsBook
-from omlxd.pool.sizes import SizeBook
+from omlxd.pool.sizes import SIZES_FILE, SizeBook
 from omlxd.pool.status import ModelStatus, statuses
 from omlxd.pool.timing import loop_call_later
 from omlxd.pool.tokenizers import TokenizerCache
@@ -62,7 +62,7 @@ class EnginePool:
         self._catalog: Catalog = EMPTY
         self._doubts = Doubts()
         self._settings_file = Remembered(ports.state, FILE)
-        self._sizes_file = Remembered(ports.state, "model-sizes.json")
+        self._sizes_file = Remembered(ports.state, SIZES_FILE)
         self._stopping = False
 
     # What there is

@@ -5,6 +5,7 @@ from typing import Any
 
 from omlxd.pool.catalog import CatalogModel, ModelKind
 
+SIZES_FILE = "model-sizes.json"
 MOST = 1000
 """Models to remember; the longest unseen are forgotten."""
 

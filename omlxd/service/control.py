@@ -60,6 +60,7 @@ def start(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
 def stop(supervisor: Supervisor, watch: Watch, pace: Pace, *, disable: bool) -> bool:
     """Stop it; with ``disable`` also for the next login. Whether it was loaded at all."""
     with one_at_a_time(watch.state, pace):
+        demand_same_folder(supervisor, watch.state)
         loaded = supervisor.view().loaded
         if disable:
             supervisor.disable()
@@ -138,13 +139,19 @@ def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:
 
 
 def _demand_installed(supervisor: Supervisor, state: Path) -> None:
-    content = _content(supervisor)
-    if content is None:
+    if _content(supervisor) is None:
         raise ServiceFailed(
             f"the service is not installed (no {supervisor.definition}); "
             "run `omlxd service install`"
         )
-    if (other := _elsewhere(read_back(content), state)) is not None:
+    demand_same_folder(supervisor, state)
+
+
+def demand_same_folder(supervisor: Supervisor, state: Path) -> None:
+    """Raises ServiceFailed when the installed service, if there is one, has another data folder."""
+    content = _content(supervisor)
+    written = None if content is None else read_back(content)
+    if (other := _elsewhere(written, state)) is not None:
         raise ServiceFailed(
             f"the installed service has another data folder, {other}, not {state}: leave out "
             "--home and OMLXD_HOME, or move the service here with `omlxd service install`"

@@ -82,7 +82,7 @@ def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> I
     Raises ServiceFailed with the reason, after the previous definition and job were restored.
     """
     prepare_folders(offer.job)
-    with one_at_a_time(watch.state, pace):
+    with one_at_a_time(watch.state, pace, installs=True):
         previous = _read(supervisor.definition)
         view, look = supervisor.view(), watch.look()
         chosen = course(

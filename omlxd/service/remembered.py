@@ -48,17 +48,21 @@ def forget(state: Path) -> None:
 
 
 @contextmanager
-def one_at_a_time(state: Path, pace: Pace) -> Iterator[None]:
+def one_at_a_time(state: Path, pace: Pace, *, installs: bool = False) -> Iterator[None]:
     """Only one service command changes things at a time; a second one waits for the first.
 
-    Without the folder nothing was installed with it, and there is nothing to wait for: made here
-    by root, it would not be the account's that a system daemon runs as.
+    Only an installation makes the lock: without it nothing was installed with this folder, which
+    may be a stranger's, and there is nothing to wait for.
     Raises ServiceFailed when the first takes too long, OSError.
     """
-    if not state.is_dir():
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if installs else 0)
+    try:
+        descriptor = os.open(state / LOCK, flags, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        if installs:
+            raise
         yield
         return
-    descriptor = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _wait_for(descriptor, state, pace)
         yield

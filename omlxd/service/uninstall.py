@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service import last_exit, remembered, restarts, single_instance
+from omlxd.service import control, last_exit, remembered, restarts, single_instance
 from omlxd.service.names import LOG, STDERR, STDOUT
 from omlxd.service.supervisor import Pace, Supervisor
 
@@ -15,7 +15,8 @@ STATE_FILES = (
     *(single_instance.RECORD, last_exit.NAME, restarts.NAME, remembered.NAME, remembered.LOCK),
     single_instance.LOCK,
 )
-"""Everything that is ever written to the state folder. The sign that it is ours goes last, so that
+"""Everything that is ever written to the state folder (names are retyped where the layer is above
+ours; a test compares them). The sign that it is ours goes last, so that
 a purge that was interrupted can be made again."""
 
 
@@ -42,13 +43,19 @@ class Uninstalled:
 
 
 def uninstall(places: Sequence[Supervisor], state: Path, pace: Pace) -> Uninstalled:
-    """Remove the job from every place it may be in. Raises ServiceFailed."""
+    """Remove the job from every place it may be in.
+
+    Raises ServiceFailed, also when it has another data folder than ``state``.
+    """
     with remembered.one_at_a_time(state, pace):
+        for supervisor in places:
+            control.demand_same_folder(supervisor, state)
         found = [s for s in places if s.definition.exists() or s.view().loaded]
         definitions = tuple(dict.fromkeys(s.definition for s in found if s.definition.exists()))
         for supervisor in found:
             supervisor.remove()
-        remembered.forget(state)
+        if found:
+            remembered.forget(state)
     return Uninstalled(bool(found), definitions)
 
 

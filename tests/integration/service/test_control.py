@@ -184,13 +184,11 @@ def test_the_service_is_found_without_being_told_its_home(mac: Mac, capsys: Said
     assert plistlib.loads(mac.plist.read_bytes())["ProgramArguments"][-1] == str(mac.home)
 
 
-def test_a_home_that_is_not_the_service_s_starts_and_restarts_nothing(
-    mac: Mac, capsys: Said
-) -> None:
+def test_a_home_that_is_not_the_service_s_starts_and_stops_nothing(mac: Mac, capsys: Said) -> None:
     mac.omlxd("install")
     here, mac.home = mac.home, mac.home.with_name("another")
     mac.forget_calls()
-    for verb in ("start", "restart"):
+    for verb in ("start", "restart", "stop", "uninstall"):
         with pytest.raises(ServiceFailed, match=f"another data folder, {here}/state"):
             mac.omlxd(verb)
     assert mac.omlxd("status") == 3

@@ -1,6 +1,7 @@
 """What an installation does, and that it undoes what did not work."""
 
 import os
+import plistlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +178,29 @@ def test_no_command_but_install_makes_the_data_folder(world: World) -> None:
     control.stop(world.supervisor, world.watch, world.time.pace, disable=False)
     uninstall([world.supervisor], world.state, world.time.pace)
     assert not world.state.exists()
+
+
+def test_no_command_but_install_touches_a_folder_that_is_not_the_service_s(world: World) -> None:
+    """Nor the service: it is another home's."""
+    job = {"ProgramArguments": ["/python"], "WorkingDirectory": "/home of another/state"}
+    world.supervisor.definition.write_bytes(plistlib.dumps(job))
+    world.supervisor.loaded = b"job 1"
+    world.state.mkdir()
+    (world.state / "service.json").write_text("a stranger's")
+    pace = world.time.pace
+    for command in (
+        lambda: control.start(world.supervisor, world.watch, pace),
+        lambda: control.restart(world.supervisor, world.watch, pace),
+        lambda: control.stop(world.supervisor, world.watch, pace, disable=True),
+        lambda: uninstall([world.supervisor], world.state, pace),
+    ):
+        with pytest.raises(ServiceFailed, match="another data folder, /home of another/state"):
+            command()
+    world.supervisor.definition.unlink()
+    world.supervisor.loaded = None
+    uninstall([world.supervisor], world.state, pace)
+    assert world.supervisor.done == []
+    assert [path.name for path in world.state.iterdir()] == ["service.json"]
 
 
 def test_a_roll_back_that_fails_as_well_says_both(world: World) -> None:

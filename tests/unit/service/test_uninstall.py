@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from omlxd.api import key_file
+from omlxd.daemon import guard
 from omlxd.errors import ServiceFailed
+from omlxd.pool import settings
+from omlxd.pool.sizes import SIZES_FILE
+from omlxd.service import last_exit, remembered, restarts, single_instance
 from omlxd.service.uninstall import STATE_FILES, Belongings, purge
 
 
@@ -33,6 +38,14 @@ def test_of_the_state_only_our_own_files_go(tmp_path: Path) -> None:
     what = filled(tmp_path / "data", *ours, *odd, "config.toml", "cache/x/y", "state/thesis.txt")
     purge(what, tmp_path / "user")
     assert left(tmp_path / "data") == ["state/thesis.txt"]
+
+
+def test_every_file_that_any_part_writes_to_the_state_is_known() -> None:
+    written = {settings.FILE, SIZES_FILE, guard.FILE, key_file.FILE, key_file.LOCAL_FILE}
+    written |= {f"{key_file.FILE}.lock"}
+    written |= {single_instance.RECORD, single_instance.LOCK, last_exit.NAME, restarts.NAME}
+    written |= {remembered.NAME, remembered.LOCK}
+    assert written == set(STATE_FILES)
 
 
 def test_what_is_all_ours_goes_with_its_folders(tmp_path: Path) -> None:
