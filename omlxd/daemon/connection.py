@@ -95,7 +95,7 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """An answer made here: the application has not seen a request."""
+        """An answer made here, where the application has given none."""
         kind = "service_unavailable" if status == 503 else "invalid_request_error"
         error = {"message": message, "type": kind, "param": None, "code": code}
         body = json.dumps({"error": error}).encode()
