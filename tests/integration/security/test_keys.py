@@ -74,7 +74,7 @@ def test_the_openai_sdk_with_keys_that_come_and_go(make_daemon: MakeDaemon, tiny
 def test_a_key_for_inference_cannot_look_or_change(make_daemon: MakeDaemon, tiny: Path) -> None:
     daemon = make_daemon(models=(tiny,))
     bearer = {"authorization": f"Bearer {add(daemon.home, 'app')}"}
-    with httpx.Client(base_url=daemon.url, headers=bearer, timeout=20) as client:
+    with httpx.Client(base_url=daemon.url, headers=bearer, timeout=60) as client:
         assert client.get("/v1/models").status_code == 200
         assert client.get("/ready").status_code == 200
         for answer in (

@@ -132,7 +132,7 @@ def test_half_a_surrogate_pair_is_refused(daemon: DaemonProcess) -> None:
         f"{daemon.url}/v1/chat/completions",
         content=body,
         headers={"content-type": "application/json"},
-        timeout=20,
+        timeout=60,
     )
     assert_refused(answer)
 

@@ -205,12 +205,12 @@ def mac(tmp_path: Path) -> Iterator[Mac]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Waits until something is so; fails after thirty seconds."""
+    """Waits until something is so; fails after a minute."""
 
     def wait(question: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 30.0
+        limit = time.monotonic() + 60.0
         while not question():
-            assert time.monotonic() < limit, "did not happen within 30 s"
+            assert time.monotonic() < limit, "did not happen within 60 s"
             time.sleep(0.02)
 
     return wait

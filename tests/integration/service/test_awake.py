@@ -41,7 +41,7 @@ def test_the_child_is_spawned_and_not_forked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "posix_spawn", posix_spawn)
     child = spawn_quietly(["/bin/sleep", "60"])
     child.terminate()
-    child.wait(20)
+    child.wait(60)
     assert spawned == ["/bin/sleep"]
 
 

@@ -121,7 +121,7 @@ def test_the_clone_alone_installs_and_uninstalls_the_service(trial: Trial) -> No
     assert keys["ProgramArguments"][0] == str(trial.python)
     record = running(trial.home / "state")
     assert record is not None
-    health = httpx.get(f"{record.url}/health", timeout=20).json()
+    health = httpx.get(f"{record.url}/health", timeout=60).json()
     assert health["instance_id"] == record.instance_id
     environ = psutil.Process(record.pid).environ()
     assert "PYTHONPATH" not in environ, "it runs what is installed, not the clone"

@@ -45,7 +45,7 @@ def test_the_job_gets_what_its_definition_says(mac: Mac) -> None:
     process = psutil.Process(pid)
     assert os.path.samefile(process.cwd(), mac.state)
     assert process.environ()["PYTHONFAULTHANDLER"] == "1"
-    assert httpx.get(f"{mac.url}/health", timeout=20).json()["umask"] == 0o077
+    assert httpx.get(f"{mac.url}/health", timeout=60).json()["umask"] == 0o077
     for name in ("launchd-stdout.log", "launchd-stderr.log"):
         assert stat.S_IMODE((mac.home / "logs" / name).stat().st_mode) == 0o600
 
@@ -238,7 +238,7 @@ def test_a_daemon_run_by_hand_is_named(mac: Mac, until: Until) -> None:
         assert mac.record()["pid"] == by_hand.pid
     finally:
         by_hand.terminate()
-        assert by_hand.wait(10) == 0
+        assert by_hand.wait(60) == 0
 
 
 def test_a_failed_update_brings_the_previous_job_back(mac: Mac) -> None:

@@ -68,7 +68,7 @@ def bare(make_mac: MakeMac, tmp_path: Path) -> Iterator[Mac]:
 
 
 def health(mac: Mac) -> Any:
-    return httpx.get(f"{mac.url}/health", timeout=20).json()
+    return httpx.get(f"{mac.url}/health", timeout=60).json()
 
 
 def new_instance(mac: Mac, before: dict[str, Any]) -> bool:
@@ -91,7 +91,7 @@ def serve(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def chat(mac: Mac, **fields: Any) -> httpx.Response:
     """One answer; healthy is earlier than ready, so that is waited for."""
     limit = time.monotonic() + 30
-    while httpx.get(f"{mac.url}/ready", timeout=20).status_code != 200:
+    while httpx.get(f"{mac.url}/ready", timeout=60).status_code != 200:
         assert time.monotonic() < limit, "not ready"
         time.sleep(0.05)
     body = {"messages": [{"role": "user", "content": "xyzzy"}], **fields}

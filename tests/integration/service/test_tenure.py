@@ -46,7 +46,7 @@ class Runner:
     def end_of(self, *words: str) -> tuple[int, str]:
         """Exit code and words of a run that ends by itself."""
         process = self.start(*words)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
         return process.returncode, said
 
     def is_up(self) -> bool:
@@ -84,7 +84,7 @@ def test_kill_nine_leaves_a_stale_record_that_the_next_one_takes_over(
     first = runner.start()
     until(runner.is_up)
     first.kill()
-    first.wait(10)
+    first.wait(60)
     left = single_instance.read_record(runner.state)
     assert left is not None
     assert single_instance.running(runner.state) is None
@@ -133,7 +133,7 @@ def test_a_stop_is_zero_and_starts_the_count_anew(runner: Runner, until: Until) 
     until(runner.is_up)
     assert (runner.state / "starts.json").exists()
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert not (runner.state / "starts.json").exists()
     assert single_instance.read_record(runner.state) is None
 
@@ -163,7 +163,7 @@ def test_a_disk_that_takes_nothing_more_does_not_stop_the_daemon(
     process = runner.start("--supervised", prepare=full)
     until(lambda: isinstance(ask(f"http://127.0.0.1:{port}"), Healthy))
     process.terminate()
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "omlxd.log cannot be written" in said
 
