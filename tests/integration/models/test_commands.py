@@ -52,7 +52,9 @@ def test_the_life_of_a_model_from_the_command_line(
     assert omlxd("pin", "org/broken").returncode == 0
     assert omlxd("unpin", "org/broken").returncode == 0
     with daemon.client() as client:
-        client.patch(f"/v1/models/{llama}", json={"aliases": ["mine"], "default": True})
+        wished = client.patch(f"/v1/models/{llama}", json={"aliases": ["mine"], "default": True})
+        assert wished.status_code == 200, wished.text
+    assert daemon.status()["server"]["default_model"] == llama
     unasked = omlxd("rm", llama)
     assert unasked.returncode == 1
     assert "--yes" in unasked.stderr
