@@ -20,8 +20,6 @@ from tests.integration.conftest import MakeDaemon
 from tests.integration.daemon.test_life import ENDLESS, EOS_OFF, Stream, chat
 from tests.support.daemon import DaemonProcess, link_models, stream_chat, text_of
 
-pytestmark = pytest.mark.alone
-
 LEFT_WITHIN = 3.0
 """Seconds: one, and a step of a small model, and what a busy machine adds."""
 LONG_PROMPT = "The quick brown fox jumps over the lazy dog. " * 100
@@ -60,6 +58,7 @@ def gone(daemon: DaemonProcess) -> bool:
     return not status["requests"] and all(m["leases"] == 0 for m in status["models"])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stream", [True, False])
 def test_t42_a_client_that_leaves_while_decoding_frees_everything(
     daemon: DaemonProcess, tiny: Path, stream: bool
@@ -77,6 +76,7 @@ def test_t42_a_client_that_leaves_while_decoding_frees_everything(
     assert answer.json()["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stream", [True, False])
 def test_t42_a_client_that_leaves_during_the_prefill_frees_everything(
     daemon: DaemonProcess, smollm2: Path, stream: bool
@@ -122,6 +122,7 @@ def health_polled(daemon: DaemonProcess) -> Iterator[list[float]]:
         polling.result(20)
 
 
+@pytest.mark.alone
 def test_t10_clients_that_leave_during_a_cold_load_leave_no_engine_behind(
     make_daemon: MakeDaemon, smollm2: Path, tiny: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_t09_requests_for_a_cold_model_share_one_load(
     assert len(daemon.events("model_ready")) == 1
 
 
+@pytest.mark.alone
 def test_t19_health_and_status_answer_while_a_long_prompt_is_prefilled(
     daemon: DaemonProcess, smollm2: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_t19_health_and_status_answer_while_a_long_prompt_is_prefilled(
         assert statistics.median(taken) < 0.2
 
 
+@pytest.mark.alone
 def test_t40_a_long_prefill_sends_comments_so_that_clients_stay(
     make_daemon: MakeDaemon, smollm2: Path
 ) -> None:

@@ -14,8 +14,6 @@ from tests.integration.conftest import MakeDaemon
 from tests.support.daemon import DaemonProcess
 from tests.support.tiny_models import tiny_model
 
-pytestmark = pytest.mark.alone
-
 PROMPTS = (
     "The capital of France is",
     "Once upon a time",

@@ -4,13 +4,10 @@ import statistics
 from pathlib import Path
 
 import psutil
-import pytest
 
 from omlxd.units import MiB
 from tests.support.daemon import DaemonProcess, link_models
 from tests.support.machine import Machine
-
-pytestmark = pytest.mark.alone
 
 CYCLES = 50
 SHARE, SLACK = 0.05, 50 * MiB
