@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.support.real_model import real_model
 
@@ -14,6 +16,19 @@ def smollm2() -> Path:
     """The folder of SmolLM2-135M-Instruct, float32: a real model that answers sensibly."""
     return real_model()
 
+
+# The same examples in every run, and no failure for the time they take on a busy machine.
+settings.register_profile(
+    "omlxd",
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("omlxd")
+
+# structlog's own choice draws each traceback with all its variables, which takes a second.
+structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
 
 # A shell starts background jobs with SIGINT ignored, and whatever the tests start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -120,9 +120,6 @@ def operations(daemon: DaemonProcess) -> list[Any]:
 def run(attack: Attack, operation: Any) -> None:
     bounds = settings(
         max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        derandomize=True,
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import settings
-
 from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
@@ -22,8 +20,6 @@ from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
 from omlxd.policy.relief import Decision, GuardState, Snapshot, decide
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
-
-examples = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 
 CEILING = 100 * GiB
 SOFT = 90 * GiB

@@ -22,7 +22,7 @@ from omlxd.policy.readings import ModelView
 from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
 from omlxd.units import GiB
-from tests.unit.policy.scene import CEILING, HARD, SOFT, ceilings, examples, model
+from tests.unit.policy.scene import CEILING, HARD, SOFT, ceilings, model
 
 
 def used(size: int, *, active: int | None = None) -> Usage:
@@ -269,7 +269,6 @@ Views = st.lists(
 
 
 @given(models=Views, mark=st.sampled_from([SOFT, HARD, CEILING]), offset=st.integers(-2, 2))
-@examples
 def test_a_load_is_only_promised_what_is_there(
     models: tuple[ModelView, ...], mark: int, offset: int
 ) -> None:
@@ -304,7 +303,6 @@ def test_a_load_is_only_promised_what_is_there(
 
 
 @given(models=Views, excess=st.integers(0, 100).map(lambda gib: gib * GiB))
-@examples
 def test_victims_are_the_smallest_harm(models: tuple[ModelView, ...], excess: int) -> None:
     """the coldest single idle model that frees enough, else largest first"""
     coldest_first = sorted(models, key=lambda m: m.last_used)

@@ -17,7 +17,7 @@ from omlxd.policy.terms import (
 )
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB, MiB
-from tests.unit.policy.scene import ceilings, examples, reading
+from tests.unit.policy.scene import ceilings, reading
 
 
 def compute(seen: MemoryReading, policy: GuardPolicy, hot: HotCache | None = None) -> Ceilings:
@@ -179,7 +179,6 @@ def test_a_frozen_reading_leaves_the_static_ceiling() -> None:
     tier=st.sampled_from(list(Tier)),
     cap=st.none() | st.integers(0, 64 * GiB),
 )
-@examples
 def test_every_accessor_follows_from_the_terms(
     numbers: tuple[int, ...], tier: Tier, cap: int | None
 ) -> None:

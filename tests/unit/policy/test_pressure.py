@@ -16,7 +16,7 @@ from omlxd.policy.pressure import (
 )
 from omlxd.policy.readings import OsPressure
 from omlxd.units import GiB
-from tests.unit.policy.scene import CEILING, HARD, SOFT, ceilings, examples
+from tests.unit.policy.scene import CEILING, HARD, SOFT, ceilings
 
 BOUNDS = ceilings()
 RESUME = SOFT - 2 * GiB
@@ -59,7 +59,6 @@ def test_unknown_usage_or_no_ceiling_is_ok() -> None:
     offset=st.integers(-3, 3),
     more=st.integers(0, 5) | st.integers(0, 100 * GiB),
 )
-@examples
 def test_more_use_is_never_a_lower_level(
     ceiling: int, fraction: str, offset: int, more: int
 ) -> None:
@@ -118,7 +117,6 @@ def test_admission_pauses_at_the_mark_and_resumes_below_it(
 
 
 @given(st.lists(st.integers(-GiB, GiB), min_size=1, max_size=30))
-@examples
 def test_noise_inside_the_margin_does_not_flap(noise: list[int]) -> None:
     """so it does not flap at the line"""
     paused, changes = False, 0

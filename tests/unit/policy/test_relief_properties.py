@@ -22,7 +22,7 @@ from omlxd.policy.readings import ModelView
 from omlxd.policy.relief import GuardState
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB, MiB
-from tests.unit.policy.scene import ToyMachine, examples
+from tests.unit.policy.scene import ToyMachine
 
 Policies = st.builds(
     GuardPolicy,
@@ -86,7 +86,6 @@ DESTRUCTIVE = (Unload, AbortRequests, AbortLoads, MarkPendingUnload, ShrinkRamCa
 
 
 @given(machines())
-@examples
 def test_pinned_and_leased_models_are_never_unloaded(toy: ToyMachine) -> None:
     """Pinned: never unloaded by pressure"""
     kept = {m.id for m in toy.models if m.pinned or m.busy or m.loading}
@@ -103,7 +102,6 @@ def test_pinned_and_leased_models_are_never_unloaded(toy: ToyMachine) -> None:
 
 
 @given(machines())
-@examples
 def test_only_hard_hurts_running_work(toy: ToyMachine) -> None:
     """at soft otherwise stop: running requests are left alone"""
     busy = {m.id for m in toy.models if m.busy}
@@ -121,7 +119,6 @@ def test_only_hard_hurts_running_work(toy: ToyMachine) -> None:
 
 
 @given(machines())
-@examples
 def test_ok_means_nothing_is_taken(toy: ToyMachine) -> None:
     """ok: usage < soft mark"""
     toy.base = max(0, toy.base - max(0, toy.usage - soft(toy) + 1))
@@ -131,7 +128,6 @@ def test_ok_means_nothing_is_taken(toy: ToyMachine) -> None:
 
 
 @given(machines())
-@examples
 def test_enough_is_freed_or_everything_spare_is_given_up(toy: ToyMachine) -> None:
     """6. While usage > soft mark"""
     toy.state = replace(toy.state, deferrals=5)
@@ -151,7 +147,6 @@ def test_enough_is_freed_or_everything_spare_is_given_up(toy: ToyMachine) -> Non
 
 
 @given(machines())
-@examples
 def test_no_model_is_unloaded_needlessly(toy: ToyMachine) -> None:
     """the target is soft at every level"""
     before = {m.id: m for m in toy.models}
@@ -165,7 +160,6 @@ def test_no_model_is_unloaded_needlessly(toy: ToyMachine) -> None:
 
 
 @given(machines(), st.randoms(use_true_random=False))
-@examples
 def test_the_order_of_models_is_irrelevant(toy: ToyMachine, random: object) -> None:
     shuffled = replace(toy, models=list(toy.models), done=[])
     random.shuffle(shuffled.models)  # type: ignore[attr-defined]
@@ -174,7 +168,6 @@ def test_the_order_of_models_is_irrelevant(toy: ToyMachine, random: object) -> N
 
 
 @given(machines(), st.sampled_from([1, MiB, GiB, 3 * GiB]))
-@examples
 def test_more_use_is_never_answered_with_a_lower_level(toy: ToyMachine, more: int) -> None:
     """ok: usage < soft mark; soft: soft <= usage < hard; hard: usage >= hard."""
     toy.images = 0
@@ -186,7 +179,6 @@ def test_more_use_is_never_answered_with_a_lower_level(toy: ToyMachine, more: in
 
 
 @given(machines())
-@examples
 def test_nothing_running_is_aborted_while_something_idle_could_go(toy: ToyMachine) -> None:
     """abort is the last resort"""
     busy = {m.id for m in toy.models if m.busy}
@@ -205,7 +197,6 @@ def test_nothing_running_is_aborted_while_something_idle_could_go(toy: ToyMachin
 
 
 @given(machines())
-@examples
 def test_a_tick_never_repeats_itself_and_ends(toy: ToyMachine) -> None:
     """an action that freed nothing is not repeated in the same tick; the loop never spins"""
     toy.apply = _freed_nothing  # type: ignore[method-assign]
@@ -225,7 +216,6 @@ def _freed_nothing(action: Action) -> Outcome:
 
 
 @given(machines())
-@examples
 def test_a_machine_left_to_the_guard_settles(toy: ToyMachine) -> None:
     """so it does not oscillate"""
     for _ in range(20):
@@ -244,7 +234,6 @@ def test_a_machine_left_to_the_guard_settles(toy: ToyMachine) -> None:
 
 
 @given(machines())
-@examples
 def test_a_guard_that_only_watches_touches_nothing(toy: ToyMachine) -> None:
     """Monitor mode: same decisions, nothing done"""
     watching = replace(
@@ -262,7 +251,6 @@ def test_a_guard_that_only_watches_touches_nothing(toy: ToyMachine) -> None:
 
 
 @given(machines(), st.lists(st.sampled_from([-2, -1, 0, 1, 2]), min_size=2, max_size=12))
-@examples
 def test_noise_inside_the_margin_does_not_flap(toy: ToyMachine, noise: list[int]) -> None:
     """Admission resumes only 2 % of the ceiling below the soft mark, so it does not flap"""
     toy = ToyMachine(models=[], policy=toy.policy)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from omlxd.policy.readings import AllocatorSample, Source
 from omlxd.policy.usage import ReleaseWindow, fresh_sample, measure_usage, recent, unreleased
 from omlxd.units import GiB
-from tests.unit.policy.scene import examples, reading
+from tests.unit.policy.scene import reading
 
 
 def taken(now: float, active: int = 0, pool: int = 0) -> AllocatorSample:
@@ -69,7 +69,6 @@ def test_old_allocator_numbers_reuse_the_last_result_for_two_seconds(
         max_size=20,
     )
 )
-@examples
 def test_the_window_agrees_with_looking_at_every_sample(
     steps: list[tuple[float, int, int, int]],
 ) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omlxd.errors import ModelLoadFailed, OmlxdError
@@ -191,7 +191,6 @@ class World:
         assert self.house.pool._residency.device.promised(()) == 0, "a reservation was lost"
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(events, min_size=4, max_size=40), st.tuples(*[st.sampled_from(TIMES)] * len(NAMES)))
 @example([("request", "b"), ("request", "c"), ("load ends", "well")] * 2, (1, 1, 3))
 def test_every_request_ends_and_nothing_is_lost(
