@@ -33,7 +33,7 @@ def unreadable(cause: BaseException | None) -> InvalidRequest:
         case ValueError():
             why = f"it has a whole number of more than {sys.get_int_max_str_digits()} digits"
         case _:
-            why = "the server's log may say more"
+            return InvalidRequest("The request body could not be read as JSON.")
     return InvalidRequest(f"The request body could not be read as JSON: {why}.")
 
 

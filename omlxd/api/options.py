@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from omlxd.options import Bytes, Seconds, option
 from omlxd.units import KiB, MiB
 
-_HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[(?P<v6>[^]]*)\])(:(?P<port>[1-9][0-9]{0,4}))?", re.I)
-_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>[^/]*)/?", re.I)
+_HOST = re.compile(
+    r"(?P<name>[a-z0-9._-]+|\[(?P<v6>[^]]*)\])(:(?P<port>[1-9][0-9]{0,4}))?", re.A | re.I
+)
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>[^/]*)/?", re.A | re.I)
 _OWN_PORT = {"http": "80", "https": "443"}
 
 
@@ -38,15 +40,24 @@ def check_origins(origins: Iterable[str]) -> None:
 
 
 def _host(text: str) -> re.Match[str] | None:
+    """None for what is no host. Raises ValueError for an address that browsers write otherwise."""
     found = _HOST.fullmatch(text)
     if found is None or int(found["port"] or 1) > 65535:
         return None
-    try:
-        if found["v6"] is not None:
-            ipaddress.IPv6Address(found["v6"])
-    except ValueError:
-        return None
+    if found["v6"] is not None:
+        try:
+            address = ipaddress.IPv6Address(found["v6"])
+        except ValueError:
+            return None
+        if found["v6"].lower() != (usual := _as_browsers_write(address)):
+            raise ValueError(f"{text!r}: write the address as browsers do: [{usual}]")
     return found
+
+
+def _as_browsers_write(address: ipaddress.IPv6Address) -> str:
+    if (mapped := address.ipv4_mapped) is not None:
+        return "::ffff:{:x}:{:x}".format(*divmod(int(mapped), 2**16))
+    return ipaddress.IPv6Address(int(address)).compressed  # without a zone
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Which hosts and origins the configuration takes."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def test_an_origin_is_taken_as_browsers_write_it(tmp_path: Path, origin: str) ->
         "http://[::1",
         "http://[x]",
         "http://bücher.example",
+        "http://boo\N{KELVIN SIGN}.example",
         " http://x",
         "http://x\\n",
     ],
@@ -65,6 +67,24 @@ def test_what_no_listed_page_can_have_as_its_origin_is_refused(tmp_path: Path, o
 def test_a_port_that_browsers_leave_out_is_refused(tmp_path: Path, origin: str) -> None:
     with pytest.raises(ConfigError, match="leave out the port"):
         loaded(tmp_path, "allowed_origins", origin)
+
+
+@pytest.mark.parametrize(
+    ("address", "usual"),
+    [
+        ("[0:0::1]", "::1"),
+        ("[FE80::01]", "fe80::1"),
+        ("[fe80::1%eth0]", "fe80::1"),
+        ("[::ffff:10.0.0.1]", "::ffff:a00:1"),
+    ],
+)
+def test_an_address_that_browsers_write_otherwise_is_refused(
+    tmp_path: Path, address: str, usual: str
+) -> None:
+    for key, value in (("allowed_origins", f"http://{address}:3000"), ("allowed_hosts", address)):
+        with pytest.raises(ConfigError, match=re.escape(f"as browsers do: [{usual}]")):
+            loaded(tmp_path, key, value)
+    assert loaded(tmp_path, "allowed_hosts", f"[{usual.upper()}]")
 
 
 @pytest.mark.parametrize(
