@@ -9,7 +9,7 @@ GiB = 1024**3
 TiB = 1024**4
 
 _SUFFIXES = {"": 1, "B": 1, "K": KiB, "M": MiB, "G": GiB, "T": TiB}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.A | re.I)
 
 
 def parse_bytes(text: str | int | float) -> int:

@@ -18,7 +18,9 @@ def test_sizes_are_read(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "-1", "12XB", "1e3", float("nan"), float("inf"), -1, True])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "12XB", "5\N{KELVIN SIGN}", "1e3", float("nan"), float("inf"), -1, True]
+)
 def test_what_is_no_size_is_refused(text: str | float) -> None:
     with pytest.raises(ValueError, match="size"):
         parse_bytes(text)
