@@ -70,9 +70,9 @@ async def test_a_doubled_v1_is_explained(world: World, path: str) -> None:
     ],
 )
 async def test_a_wrong_method_says_which_are_right(
-    world: World, method: str, path: str, allowed: str
+    still: World, method: str, path: str, allowed: str
 ) -> None:
-    call = await Call(world.app, method, path).end()
+    call = await Call(still.app, method, path).end()
     assert (call.status, call.error["code"]) == (405, "method_not_allowed")
     assert call.headers["allow"] == allowed
     assert f"answers {allowed} only" in call.error["message"]
@@ -93,8 +93,8 @@ async def test_a_wrong_method_says_which_are_right(
         b"\xff\xfe{\x00}\x00",
     ],
 )
-async def test_a_body_that_is_no_json_object_is_a_400(body: bytes) -> None:
-    call = await Call(World().app, "POST", CHAT, body=body).end()
+async def test_a_body_that_is_no_json_object_is_a_400(still: World, body: bytes) -> None:
+    call = await Call(still.app, "POST", CHAT, body=body).end()
     assert call.status == 400
     assert call.error["type"] == "invalid_request_error"
     assert call.error["message"]

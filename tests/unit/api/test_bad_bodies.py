@@ -12,8 +12,8 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 HUGE = b'{"messages": [], "seed": ' + b"9" * 5000 + b"}"
 
 
-def send(body: bytes) -> Call:
-    return Call(World().app, "POST", CHAT, body=body)
+def send(world: World, body: bytes) -> Call:
+    return Call(world.app, "POST", CHAT, body=body)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def send(body: bytes) -> Call:
     ],
 )
 async def test_a_body_that_no_parser_takes_is_refused_for_its_own_reason(
-    body: bytes, why: str
+    still: World, body: bytes, why: str
 ) -> None:
-    call = await send(body).end()
+    call = await send(still, body).end()
     assert call.status == 400
     assert why in call.error["message"]
     assert "nested" not in call.error["message"]
@@ -44,7 +44,9 @@ async def test_a_body_that_no_parser_takes_is_refused_for_its_own_reason(
         ({"logit_bias": []}, "logit_bias: It must be a JSON object."),
     ],
 )  # fmt: skip
-async def test_a_wrong_value_is_told_in_json(changes: dict[str, object], said: str) -> None:
-    call = await send(json.dumps({**HELLO, **changes}).encode()).end()
+async def test_a_wrong_value_is_told_in_json(
+    still: World, changes: dict[str, object], said: str
+) -> None:
+    call = await send(still, json.dumps({**HELLO, **changes}).encode()).end()
     assert call.status == 400
     assert said in call.error["message"]

@@ -353,9 +353,9 @@ async def test_the_effective_context_is_the_smaller_one(world: World) -> None:
     ids=["messages", "parts"],
 )
 async def test_more_messages_than_the_loop_can_take_at_once_are_refused_by_name(
-    world: World, messages: list[dict[str, Any]]
+    still: World, messages: list[dict[str, Any]]
 ) -> None:
-    call = await ask(world, messages=messages).end()
+    call = await ask(still, messages=messages).end()
     assert (call.status, call.error["param"]) == (400, "messages")
     assert str(MOST_PIECES) in call.error["message"]
 
@@ -453,15 +453,15 @@ async def test_logprobs_have_tokens_bytes_and_alternatives(world: World) -> None
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_wrong_field_is_a_400_that_names_it(
-    world: World, changes: dict[str, object], param: str, stream: bool
+    still: World, changes: dict[str, object], param: str, stream: bool
 ) -> None:
     """T41: before the headers, streamed or not."""
-    call = await ask(world, stream=stream, **changes).end()
+    call = await ask(still, stream=stream, **changes).end()
     assert call.status == 400
     assert call.error["param"] == param
     assert call.error["type"] == "invalid_request_error"
     assert param.split("[")[0].split(".")[0] in call.error["message"]
-    assert world.pool.generations == []
+    assert still.pool.generations == []
 
 
 async def test_a_model_that_writes_no_text_is_refused() -> None:

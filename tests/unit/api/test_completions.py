@@ -125,12 +125,12 @@ async def test_a_model_without_a_template_completes(world: World) -> None:
     ],
 )
 async def test_a_wrong_field_is_a_400_that_names_it(
-    world: World, body: dict[str, object], param: str
+    still: World, body: dict[str, object], param: str
 ) -> None:
     """T27: the empty prompt among them."""
-    call = await post(world.app, PATH, body).end()
+    call = await post(still.app, PATH, body).end()
     assert (call.status, call.error["param"]) == (400, param)
-    assert world.pool.generations == []
+    assert still.pool.generations == []
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ async def test_a_wrong_field_is_a_400_that_names_it(
     ids=["tokens", "token lists", "texts"],
 )
 async def test_more_tokens_than_the_loop_can_take_at_once_are_refused_by_name(
-    world: World, prompt: list[object]
+    still: World, prompt: list[object]
 ) -> None:
-    call = await ask(world, prompt).end()
+    call = await ask(still, prompt).end()
     assert (call.status, call.error["param"]) == (400, "prompt")
     assert str(MOST_TOKENS) in call.error["message"]
 

@@ -1,6 +1,7 @@
 """The memory guard over HTTP: what it shows, what it takes, what it refuses."""
 
 import errno
+import functools
 import json
 from collections.abc import AsyncIterator
 from dataclasses import fields, replace
@@ -23,6 +24,7 @@ from tests.support.fake_pool import World
 PATH = "/v1/memory-guard"
 
 
+@functools.lru_cache(maxsize=1)  # to make one takes long
 def app_of(guard: FakeGuard) -> ASGIApp:
     services = replace(
         World().services(),

@@ -18,8 +18,8 @@ def world_with(**options: tuple[str, ...]) -> World:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8484", "localhost:8484", "LOCALHOST:8484", "[::1]:8484"]
 )
-async def test_our_own_names_are_served(host: str) -> None:
-    assert (await get(World().app, "/health", host=host).end()).status == 200
+async def test_our_own_names_are_served(still: World, host: str) -> None:
+    assert (await get(still.app, "/health", host=host).end()).status == 200
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ async def test_our_own_names_are_served(host: str) -> None:
         "user@localhost:8484",
     ],
 )
-async def test_other_hosts_are_refused(host: str | None) -> None:
+async def test_other_hosts_are_refused(still: World, host: str | None) -> None:
     """DNS rebinding: the page's own name resolves to us, Origin and Host agree."""
     headers = [("origin", f"http://{host}")] if host else []
-    call = await get(World().app, "/health", host=host, headers=headers).end()
+    call = await get(still.app, "/health", host=host, headers=headers).end()
     assert (call.status, call.error["code"]) == (403, "forbidden")
     assert call.headers["x-request-id"]
 
 
-async def test_two_hosts_are_refused() -> None:
-    call = get(World().app, "/health", headers=[("host", "evil.example")])
+async def test_two_hosts_are_refused(still: World) -> None:
+    call = get(still.app, "/health", headers=[("host", "evil.example")])
     assert (await call.end()).status == 403
 
 
@@ -80,15 +80,14 @@ def test_bound_to_one_address_only_that_one_is_ours() -> None:
 @pytest.mark.parametrize(
     "origin", ["null", "http://evil.example", "https://localhost:8484", "http://localhost:3000", ""]
 )
-async def test_pages_of_other_origins_are_refused(origin: str) -> None:
-    world = World()
+async def test_pages_of_other_origins_are_refused(still: World, origin: str) -> None:
     for call in (
-        get(world.app, "/v1/models", headers=[("origin", origin)]),
-        post(world.app, CHAT, HELLO, headers=[("origin", origin)]),
-        Call(world.app, "OPTIONS", CHAT, headers=[("origin", origin)]),
+        get(still.app, "/v1/models", headers=[("origin", origin)]),
+        post(still.app, CHAT, HELLO, headers=[("origin", origin)]),
+        Call(still.app, "OPTIONS", CHAT, headers=[("origin", origin)]),
     ):
         assert (await call.end()).status == 403
-    assert world.pool.generations == []
+    assert still.pool.generations == []
 
 
 async def test_our_own_pages_may_call() -> None:
@@ -98,10 +97,10 @@ async def test_our_own_pages_may_call() -> None:
     assert "access-control-allow-origin" not in call.headers
 
 
-async def test_requests_of_other_sites_are_refused_without_an_origin_too() -> None:
+async def test_requests_of_other_sites_are_refused_without_an_origin_too(still: World) -> None:
     """An image or a link of a foreign page sends no Origin."""
     headers = [("sec-fetch-site", "cross-site")]
-    assert (await get(World().app, "/status", headers=headers).end()).status == 403
+    assert (await get(still.app, "/status", headers=headers).end()).status == 403
 
 
 async def test_a_configured_origin_gets_cors_on_answers_errors_and_preflights() -> None:
@@ -143,8 +142,8 @@ async def test_only_names_of_headers_are_repeated_to_a_page() -> None:
     assert len((await allowed(",".join(f"h{n}" for n in range(1000))) or "").split(",")) == 200
 
 
-async def test_options_is_answered_without_cors() -> None:
-    call = await Call(World().app, "OPTIONS", CHAT, content_type=None).end()
+async def test_options_is_answered_without_cors(still: World) -> None:
+    call = await Call(still.app, "OPTIONS", CHAT, content_type=None).end()
     assert call.status == 204
     assert "POST" in call.headers["allow"]
     assert not [name for name in call.headers if name.startswith("access-control")]
@@ -163,12 +162,13 @@ async def test_options_is_answered_without_cors() -> None:
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, "/v1/models/org/tiny/unload", "/v1/models/org/tiny/load"])
-async def test_what_a_page_can_post_unasked_is_refused(content_type: str, path: str) -> None:
+async def test_what_a_page_can_post_unasked_is_refused(
+    still: World, content_type: str, path: str
+) -> None:
     """Request forgery: forms and text/plain need no preflight; bodyless routes count as well."""
-    world = World()
-    call = await post(world.app, path, HELLO, content_type=content_type).end()
+    call = await post(still.app, path, HELLO, content_type=content_type).end()
     assert (call.status, call.error["code"]) == (415, "unsupported_media_type")
-    assert world.pool.unloads == []
+    assert still.pool.unloads == []
 
 
 async def test_a_charset_of_utf_8_is_fine() -> None:
@@ -177,27 +177,31 @@ async def test_a_charset_of_utf_8_is_fine() -> None:
 
 
 @pytest.mark.parametrize("path", ["http://evil.example/status", "*", "status", "", "/v1/models/\0"])
-async def test_a_target_that_is_no_path_of_ours_is_refused(path: str) -> None:
-    assert (await get(World().app, path).end()).status == 400
+async def test_a_target_that_is_no_path_of_ours_is_refused(still: World, path: str) -> None:
+    assert (await get(still.app, path).end()).status == 400
 
 
-async def test_too_much_in_the_headers_is_refused() -> None:
+async def test_too_much_in_the_headers_is_refused(still: World) -> None:
     for headers in ([("x-a", "a" * 40_000)], [(f"x-{n}", "a") for n in range(300)]):
-        call = await get(World().app, "/health", headers=headers).end()
+        call = await get(still.app, "/health", headers=headers).end()
         assert (call.status, call.error["code"]) == (400, "invalid_value")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "[::1]"])
-async def test_over_the_unix_socket_localhost_is_ours_with_whatever_port(host: str) -> None:
+async def test_over_the_unix_socket_localhost_is_ours_with_whatever_port(
+    still: World, host: str
+) -> None:
     server = ("/home/me/omlxd.sock", None)
-    assert (await get(World().app, "/health", host=host, server=server).end()).status == 200
+    assert (await get(still.app, "/health", host=host, server=server).end()).status == 200
 
 
 @pytest.mark.parametrize("host", [None, "", "evil.example", "localhost.evil.example"])
-async def test_over_the_unix_socket_other_names_are_refused_as_well(host: str | None) -> None:
+async def test_over_the_unix_socket_other_names_are_refused_as_well(
+    still: World, host: str | None
+) -> None:
     """A proxy before the socket would hand on what a hostile page made its browser send."""
     server = ("/home/me/omlxd.sock", None)
-    assert (await get(World().app, "/health", host=host, server=server).end()).status == 403
+    assert (await get(still.app, "/health", host=host, server=server).end()).status == 403
 
 
 async def test_a_get_never_changes_anything() -> None:
