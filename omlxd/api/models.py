@@ -13,7 +13,6 @@ from omlxd.api.connection import while_connected
 from omlxd.api.declared import field_schemas, json_body
 from omlxd.api.json_object import read_object
 from omlxd.api.services import Services
-from omlxd.engine.messages import ModelFacts
 from omlxd.errors import InvalidRequest
 from omlxd.pool.catalog import Catalog, CatalogModel, ModelKind
 from omlxd.pool.fit import Fit
@@ -80,7 +79,7 @@ def model_routes(services: Services) -> APIRouter:
         """Answers once it is in memory; a load that nobody else waits for ends with its client."""
         services.refuse_unless_ready()
         model = pool.resolve(name)
-        facts = await while_connected(request.receive, _loaded(services, model.id))
+        facts = await while_connected(request.receive, pool.load(model.id))
         return {"id": model.id, "state": "ready", "weights_bytes": facts.weights_bytes}
 
     @routes.post("/v1/models/{name:path}/unload")
@@ -91,12 +90,6 @@ def model_routes(services: Services) -> APIRouter:
         return {"id": model.id, "freed_bytes": await pool.unload(model.id)}
 
     return routes
-
-
-async def _loaded(services: Services, model_id: str) -> ModelFacts:
-    """With its tokenizer: without one no request could use it."""
-    await services.pool.tokenizer(model_id)
-    return await services.pool.load(model_id)
 
 
 def _shown(services: Services, name: str) -> dict[str, Any]:

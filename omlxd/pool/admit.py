@@ -14,7 +14,7 @@ from omlxd.pool.fit import Fit, TierFit, fits
 from omlxd.pool.protocol import MemoryView, PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.sizes import SizeBook
-from omlxd.pool.view import view
+from omlxd.pool.view import views
 
 RECENT = 2.0
 """Seconds since the guard looked; a load is judged by nothing older."""
@@ -108,10 +108,8 @@ class MemoryAdmission:
     def _scene(
         self, memory: MemoryView, records: Sequence[ModelRecord], promised: int
     ) -> LoadScene:
-        engine = self._ports.engine
-        views = (view(other, engine.view(other.id)) for other in records)
         return LoadScene(
-            models=tuple(seen for seen in views if seen is not None),
+            models=views(records, self._ports.engine),
             usage=memory.usage,
             reserved=promised,
             paused=memory.paused,

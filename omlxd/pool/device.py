@@ -151,11 +151,11 @@ class Device:
             error = self._cancelled(record, cancelled)
         except OmlxdError as failure:
             await self._gave_back(ticket, beyond)
-            error = self._failed(record, failure)
+            error = self.fail(record, failure)
         except Exception as fault:
             # The boundary of this task: a fault in one load must not end the pool.
             log.exception("model_load_fault", model=record.id)
-            error = self._failed(record, ModelLoadFailed(f"Loading failed: {fault!r}."))
+            error = self.fail(record, ModelLoadFailed(f"Loading failed: {fault!r}."))
         else:
             record.happen(Loaded(facts))
             self._ledger.allocated(record.id, facts.weights_bytes)
@@ -209,7 +209,7 @@ class Device:
             record.stopped_at = self._ports.clock()
             if record.preload:
                 # Nobody need ask for it again, so only a pause keeps it from an eternal reload.
-                self._failed(record, stopped())
+                self.fail(record, stopped())
                 return None
         if isinstance(record.state, Loading) and record.state.cancelling:
             loaded = None if record.ticket is None else record.ticket.loaded_bytes
@@ -219,9 +219,10 @@ class Device:
             )
             record.happen(GivenUp())
             return None
-        return self._failed(record, error)
+        return self.fail(record, error)
 
-    def _failed(self, record: ModelRecord, error: OmlxdError) -> OmlxdError:
+    def fail(self, record: ModelRecord, error: OmlxdError) -> OmlxdError:
+        """From Queued or Loading to Failed; gives the error as its clients get it."""
         record.failures += 1
         cool_down = pause_after(record.failures, self._options)
         # A copy: the traceback's frames would keep alive what was loaded.

@@ -58,6 +58,10 @@ class ModelSettings:
         None, "Arguments of the chat template, such as enable_thinking = false."
     )
 
+    def context_within(self, own: int | None) -> int | None:
+        """The effective length: the model's own, or less where so wished; None where unknown."""
+        return min((n for n in (own, self.context_length) if n is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:

@@ -33,7 +33,7 @@ from omlxd.pool.sizes import SIZES_FILE, SizeBook
 from omlxd.pool.status import ModelStatus, statuses
 from omlxd.pool.timing import loop_call_later
 from omlxd.pool.tokenizers import TokenizerCache
-from omlxd.pool.view import view
+from omlxd.pool.view import views
 from omlxd.text.protocol import Tokenizer
 
 log = structlog.get_logger(__name__)
@@ -55,8 +55,11 @@ class EnginePool:
         self._book = SettingsBook(options)
         self._sizes = SizeBook()
         self._admission = MemoryAdmission(ports, self._sizes)
-        self._residency = Residency(options, ports, self._admission, self._measured)
-        self._tokenizers = TokenizerCache(ports.load_tokenizer, options.tokenizer_limit)
+        self._tokenizers = TokenizerCache(
+            ports.load_tokenizer, options.tokenizer_limit, own_thread=ports.own_thread
+        )
+        books = (self._admission, self._measured, self._tokenizers.get)
+        self._residency = Residency(options, ports, *books)
         call_later = ports.call_later or loop_call_later
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY
@@ -134,8 +137,7 @@ class EnginePool:
         """The effective one: the model's own, or less where the settings say so."""
         model = self._catalog.models.get(model_id)
         own = None if model is None else model.context_length
-        limits = [n for n in (own, self._book.of(model_id).context_length) if n is not None]
-        return min(limits, default=None)
+        return self._book.of(model_id).context_within(own)
 
     async def tokenizer(self, model_id: str) -> Tokenizer:
         """Raises ModelNotFound, and what the loader raises."""
@@ -162,7 +164,8 @@ class EnginePool:
             self._residency.leave(record, waiter)
 
     async def load(self, model_id: str) -> ModelFacts:
-        """Returns once it is in memory; cancelled with its caller when nobody else waits."""
+        """With its tokenizer; cancelled with its caller when nobody else waits for it."""
+        await self.tokenizer(model_id)
         record = self._record(model_id)
         if isinstance(record.state, Ready):
             return record.state.facts
@@ -235,9 +238,7 @@ class EnginePool:
 
     def views(self) -> tuple[ModelView, ...]:
         """Models in memory or on their way there, as the guard sees them."""
-        engine = self._ports.engine
-        records = self._residency.records.values()
-        return tuple(v for r in records if (v := view(r, engine.view(r.id))) is not None)
+        return views(self._residency.records.values(), self._ports.engine)
 
     async def apply(self, action: Action, load_error: guard.LoadError = None) -> Outcome:
         """Carry out what the guard decided; what is not about models is not accepted."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import Generation
@@ -12,6 +12,7 @@ from omlxd.errors import OmlxdError
 from omlxd.policy.ceiling import Ceilings
 from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.usage import Usage
+from omlxd.text.own_thread import OwnThread
 from omlxd.text.protocol import Tokenizer
 
 
@@ -123,6 +124,7 @@ class PoolPorts:
 
     Attributes:
         load_tokenizer: called in a thread with a model's folder.
+        own_thread: makes that thread.
         clock: seconds; the time that the machine sleeps should not count.
         call_later: runs a function on the loop after some seconds; None: the loop's own.
         wake: called when something changed that the guard should look at.
@@ -145,3 +147,4 @@ class PoolPorts:
     state: Path | None = None
     died: Callable[[BaseException], None] = _nobody
     most_waiting: int | None = None
+    own_thread: Callable[[str, Callable[[], Any]], OwnThread[Any]] = OwnThread

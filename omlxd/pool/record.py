@@ -11,7 +11,17 @@ from omlxd.engine.generation import Generation
 from omlxd.engine.messages import ModelFacts
 from omlxd.errors import ModelUnloading, OmlxdError
 from omlxd.pool.catalog import CatalogModel
-from omlxd.pool.entry import Absent, Draining, Event, Ready, State, Unloading, step
+from omlxd.pool.entry import (
+    Absent,
+    Draining,
+    Event,
+    Failed,
+    GivenUp,
+    Ready,
+    State,
+    Unloading,
+    step,
+)
 from omlxd.pool.options import ModelSettings
 from omlxd.pool.protocol import LoadTicket
 
@@ -88,6 +98,8 @@ class ModelRecord:
     makes_room_for: Waiter | None = None
     """The request that a drain to make room is for."""
     preload: bool = False
+    tokenizer_read: str | None = None
+    """Fingerprint of the files whose tokenizer was read before a preload."""
     ticket: LoadTicket | None = None
     leases: set[Lease] = field(default_factory=set)
     waiting: deque[Waiter] = field(default_factory=deque)
@@ -137,3 +149,12 @@ class ModelRecord:
     def happen(self, event: Event) -> None:
         """Raises IllegalStep, and changes nothing then."""
         self.state = step(self.state, event)
+
+    def follow_disk(self) -> None:
+        """Nothing of the model is in memory: the moment to take the new one."""
+        if self.replacement is None:
+            return
+        self.model, self.replacement = self.replacement, None
+        self.failures = 0
+        if isinstance(self.state, Failed):
+            self.happen(GivenUp())

@@ -36,6 +36,7 @@ from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord, Waiter
 from omlxd.pool.timing import Alarm, loop_call_later
+from omlxd.pool.tokenizer_first import ReadTokenizer, TokenizerFirst
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +53,7 @@ class Residency:
         ports: PoolPorts,
         admission: MemoryAdmission,
         measured: Measured,
+        tokenizer: ReadTokenizer,
     ) -> None:
         self.records: dict[str, ModelRecord] = {}
         self.leases = Leases(ports, admission.shortage)
@@ -63,6 +65,7 @@ class Residency:
             measured=measured,
             outgrown=self._outgrown,
         )
+        self.tokenizer_first = TokenizerFirst(tokenizer, self.device.fail, self.advance)
         self._measured = measured
         self._options = options
         self._ports = ports
@@ -157,7 +160,7 @@ class Residency:
                 pass
 
     def _settle_queued(self, record: ModelRecord, now: float) -> None:
-        self._follow_disk(record)
+        record.follow_disk()
         if not record.wanted:
             record.happen(GivenUp())
             self._rest(record, now)
@@ -172,7 +175,7 @@ class Residency:
             self.drain(record, DrainReason.IDLE, math.inf)
 
     def _rest(self, record: ModelRecord, now: float) -> None:
-        self._follow_disk(record)
+        record.follow_disk()
         if record.gone:
             del self.records[record.id]
             return
@@ -181,15 +184,6 @@ class Residency:
         if record.waiting or (record.preload and not cooling):
             record.happen(Wanted(now))
             record.evicted_for = False
-
-    def _follow_disk(self, record: ModelRecord) -> None:
-        """Nothing of the model is in memory: the moment to take the new one."""
-        if record.replacement is None:
-            return
-        record.model, record.replacement = record.replacement, None
-        record.failures = 0
-        if isinstance(record.state, Failed):
-            record.happen(GivenUp())
 
     def _drained(self, record: ModelRecord) -> None:
         if not isinstance(record.state, Draining) or record.leases:
@@ -233,6 +227,9 @@ class Residency:
 
     def _serve(self, record: ModelRecord, now: float) -> bool:
         """True when ``record`` has left the line."""
+        if not record.waiting and not self.tokenizer_first.is_read(record):
+            record.happen(Postponed("its tokenizer is being read"))
+            return False
         plan = self._plan(record)
         match plan:
             case Admit():

@@ -142,14 +142,13 @@ def _of_record(record: ModelRecord, now: float, *, watching: bool) -> ModelStatu
     facts = record.facts
     loading = record.state if isinstance(record.state, Loading) else None
     used = record.last_used if facts is not None and not record.busy else None
-    limits = (record.model.context_length, record.settings.context_length)
     return ModelStatus(
         id=record.id,
         state=state_name(record.state),
         kind=record.model.kind,
         aliases=record.settings.aliases or (),
         pinned=record.pinned,
-        context_length=min((n for n in limits if n is not None), default=None),
+        context_length=record.settings.context_within(record.model.context_length),
         weights_bytes=facts.weights_bytes if facts else record.model.weights_bytes,
         loaded_bytes=loading.loaded_bytes if loading else None,
         total_bytes=loading.total_bytes if loading else None,

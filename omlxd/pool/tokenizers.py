@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -31,11 +31,13 @@ class TokenizerCache:
         limit: float,
         *,
         clock: Callable[[], float] = time.monotonic,
+        own_thread: Callable[[str, Callable[[], Any]], OwnThread[Any]] = OwnThread,
     ) -> None:
         """``limit``: seconds after which a load that hangs is not waited for any more."""
         self._load = load
         self._limit = limit
         self._clock = clock
+        self._own_thread = own_thread
         self._loads: dict[str, OwnThread[Tokenizer]] = {}
         self._failed: dict[str, tuple[OmlxdError, float]] = {}
         """By fingerprint, with the time from which it is tried again."""
@@ -81,7 +83,7 @@ class TokenizerCache:
                 del self._loads[fingerprint]
 
     def _begin(self, model: CatalogModel) -> OwnThread[Tokenizer]:
-        load = OwnThread(f"tokenizer {model.id}", lambda: self._load(model.path))
+        load = self._own_thread(f"tokenizer {model.id}", lambda: self._load(model.path))
         self._loads[model.fingerprint] = load
         load.result.add_done_callback(lambda done: self._finished(model, done))
         load.start()

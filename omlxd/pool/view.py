@@ -1,12 +1,20 @@
-"""A model in memory as a decision of the policy sees it."""
+"""The models in memory as a decision of the policy sees them."""
+
+from collections.abc import Iterable
 
 from omlxd.policy.readings import ModelView
 from omlxd.pool.entry import Draining, Loading, Unloading
-from omlxd.pool.protocol import ModelActivity
+from omlxd.pool.protocol import DeviceEngine, ModelActivity
 from omlxd.pool.record import ModelRecord
 
 
-def view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
+def views(records: Iterable[ModelRecord], engine: DeviceEngine) -> tuple[ModelView, ...]:
+    """Those in memory, or on their way there."""
+    seen = (_view(record, engine.view(record.id)) for record in records)
+    return tuple(view for view in seen if view is not None)
+
+
+def _view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
     """None when it takes no memory.
 
     In use is what is leased or waited for, and what the device thread has not let go of: only

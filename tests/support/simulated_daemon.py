@@ -35,6 +35,7 @@ from omlxd.pool.catalog import CatalogModel, ModelKind, RootScan, RootState, Roo
 from omlxd.pool.options import ModelSettings, PoolOptions
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.protocol import PoolPorts
+from tests.support.at_once import AtOnce
 from tests.support.simulated_mac import Mac, ModelShape, SimulatedBackend, SimulatedKernel
 
 
@@ -195,6 +196,7 @@ class SimulatedDaemon:
                 engine=self.engine,
                 load_tokenizer=lambda path: object(),  # type: ignore[arg-type, return-value]
                 clock=self._loop.time,
+                own_thread=AtOnce,
                 wake=lambda: self.enforcer.wake(),
                 usage=self.host.footprint,
                 release_memory=eyes.release_free_memory,

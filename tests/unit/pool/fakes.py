@@ -24,6 +24,7 @@ from omlxd.pool.catalog import (
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.protocol import MemoryView, PoolPorts
+from tests.support.at_once import AtOnce
 
 MiB = 1024**2
 
@@ -309,7 +310,15 @@ class House:
         self.tokenizer_fault: Exception | None = None
         ports = {
             key: more.pop(key)
-            for key in ("usage", "release_memory", "memory", "state", "died", "most_waiting")
+            for key in (
+                "usage",
+                "release_memory",
+                "memory",
+                "state",
+                "died",
+                "most_waiting",
+                "own_thread",
+            )
             if key in more
         }
         self.pool = EnginePool(
@@ -321,7 +330,7 @@ class House:
                 clock=self.time.clock,
                 call_later=self.time.call_later,
                 wake=self._wake,
-                **ports,
+                **{"own_thread": AtOnce, **ports},
             ),
             **more,
         )

@@ -1,6 +1,7 @@
 """The pool with a fake engine: leases, single flight, draining, failures, the line."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from omlxd.errors import (
 )
 from omlxd.pool.catalog import BrokenModel
 from omlxd.pool.options import ModelSettings, PoolOptions
+from tests.support.at_once import AtOnce
 from tests.unit.pool.fakes import FakeActivity, FakeGeneration, House, MiB, a_model, settle
 
 
@@ -221,13 +223,49 @@ async def test_a_model_whose_tokenizer_cannot_be_read_has_a_problem() -> None:
     house.tokenizer_fault = ModelBroken("tokenizer.json is damaged.", file="tokenizer.json")
     assert house.status("m").problem is None
     with pytest.raises(ModelBroken):
-        await house.pool.tokenizer("m")
-    await house.pool.load("m")
+        await house.pool.load("m")
+    assert house.engine.tickets == [], "it was loaded though nobody could use it"
     status = house.status("m")
-    assert (status.state, status.problem.code) == ("ready", "model_broken")
+    assert (status.state, status.problem.code) == ("absent", "model_broken")
     assert (status.problem.file, status.problem.attempts) == ("tokenizer.json", 1)
     house.show(a_model("m", fingerprint="mended"))
     assert house.status("m").problem is None
+
+
+PINNED = PoolOptions(settings={"m": ModelSettings(pinned=True)}, retry_first=10.0)
+
+
+@pytest.mark.parametrize("fault", [ModelBroken("tokenizer.json is damaged."), ValueError("odd")])
+async def test_a_pinned_model_is_not_loaded_without_its_tokenizer(fault: Exception) -> None:
+    """T61"""
+    house = House(options=PINNED)
+    house.engine.sizes["m"] = MiB
+    house.tokenizer_fault = fault
+    house.show(a_model("m"))
+    assert (house.state("m"), house.pool.preloading) == ("queued", ("m",))
+    assert house.status("m").detail == "its tokenizer is being read"
+    await settle()
+    status = house.status("m")
+    assert (status.state, status.problem.retry_in) == ("failed", 10.0)
+    assert (house.engine.tickets, house.pool.preloading) == ([], ())
+    house.tokenizer_fault = None
+    house.show(a_model("m", fingerprint="mended"))
+    await house.time.pass_by(10)
+    assert house.state("m") == "ready"
+    assert len(house.tokenizer_loads) == 2
+
+
+async def test_a_tokenizer_that_hangs_delays_no_stop() -> None:
+    class Hanging(AtOnce[Any]):
+        def start(self) -> None:
+            """Never ends."""
+
+    house = House(options=PINNED, own_thread=Hanging)
+    house.show(a_model("m"))
+    await settle()
+    assert house.state("m") == "queued"
+    await house.pool.stop()
+    assert house.state("m") == "absent"
 
 
 async def test_a_failure_never_shows_where_the_files_are() -> None:
