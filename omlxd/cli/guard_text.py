@@ -16,6 +16,10 @@ def render(guard: Mapping[str, Any]) -> list[str]:
     lines += [f"  ! {clamp['text']}" for clamp in guard["clamps"]]
     lines += [f"  ! {line}" for line in guard["readings"]["degraded"]]
     lines += ["", "policy", *_policy(guard["policy"])]
+    lines += [
+        f"  ! {key} {_value(value)} was set, and is out of force: it contradicts the others"
+        for key, value in guard["dormant"].items()
+    ]
     if guard["preview"] is not None:
         lines += ["", "the ceiling under each tier now", *_preview(guard)]
     recent = [event for event in guard["decisions"] if _tells_something(event)]

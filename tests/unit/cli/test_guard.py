@@ -108,6 +108,12 @@ async def test_clamps_and_failed_sources_are_not_hidden() -> None:
     assert "! swap is unknown" in text
 
 
+async def test_what_was_set_and_is_out_of_force_is_said() -> None:
+    guard = FakeGuard(GuardPolicy(hard_threshold=0.9), stored={"soft_threshold": 0.92})
+    text = await shown(guard)
+    assert "! soft_threshold 0.92 was set, and is out of force: it contradicts the others" in text
+
+
 async def test_off_monitor_and_not_started_are_said_in_the_first_line() -> None:
     off = await shown(FakeGuard(GuardPolicy(enabled=False)))
     assert off.startswith("memory guard  off: there is no ceiling\n  1.0GB in use")
