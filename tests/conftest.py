@@ -1,5 +1,6 @@
 """Fixtures that more than one package of tests uses."""
 
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -51,6 +52,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif sys.platform != "darwin":
         for item in mac:
             item.add_marker(pytest.mark.skip(reason=f"needs a real Mac; this is {sys.platform}"))
+
+
+def pytest_collection_finish() -> None:
+    """Or each engine that stops looks for garbage in all the tests there are."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(
