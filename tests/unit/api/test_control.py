@@ -9,7 +9,7 @@ from omlxd.api.openai.parameters import IGNORED, REFUSED
 from omlxd.api.options import ApiOptions
 from omlxd.engine.generation import Phase as EnginePhase
 from omlxd.engine.generation import RequestView
-from omlxd.errors import ModelBroken, ModelLoadFailed
+from omlxd.errors import ModelLoadFailed
 from omlxd.pool.catalog import ModelKind
 from omlxd.pool.options import ModelSettings
 from omlxd.pool.status import ModelStatus
@@ -164,18 +164,6 @@ async def test_a_load_that_fails_says_why(world: World) -> None:
     call = await post(world.app, "/v1/models/org/tiny/load", {}).end()
     assert (call.status, call.headers["retry-after"]) == (500, "12")
     assert "truncated" in call.error["message"]
-
-
-async def test_a_model_without_a_usable_tokenizer_is_not_loaded(world: World) -> None:
-    """T61"""
-
-    async def tokenizer(model_id: str) -> None:
-        raise ModelBroken("tokenizer.json is damaged", file="tokenizer.json")
-
-    world.pool.tokenizer = tokenizer  # type: ignore[method-assign]
-    call = await post(world.app, "/v1/models/org/tiny/load", {}).end()
-    assert (call.status, call.error["code"]) == (500, "model_broken")
-    assert not world.pool.waiting.is_set()
 
 
 async def test_a_load_is_given_up_with_its_client(world: World) -> None:
