@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant("samples of another tier stay", "terms", "if kept.tier is not tier:", "if False:"),
     Mutant("the last of equal terms binds", "terms", "return min(terms, key=", "return min(terms[::-1], key="),
     # ceiling
-    Mutant("the guard off still has a ceiling", "ceiling", "if not self.enabled:", "if False:"),
+    Mutant("the guard off still has a ceiling", "ceiling", "return None\n        # Without", "pass\n        # Without"),
     Mutant("the dynamic term stops a prefill", "ceiling", "return self.static if self.metal is None else min(self.static, self.metal)", "return self.ceiling"),
     Mutant("weights may live where the ceiling wobbles", "ceiling", "return self.static if self.device_cap is None else min(self.static, self.device_cap)", "return self.ceiling"),
     Mutant("the hot cache is counted twice", "ceiling", "max(0, size - self.hot_cache_reserved)", "size"),
