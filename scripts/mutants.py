@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant("a model in use is not waited for", "admission", "if _fits(after - _size(scene.may_leave), ceilings):", "if False:"),
     Mutant("a paused daemon loads", "admission", "return ceilings.enabled and not starts", "return False"),
     Mutant("an unload on its way is not waited for", "admission", "if scene.leaving:\n        return", "if False:\n        return"),
-    Mutant("a stopped load begins again at once", "admission", "if scene.just_stopped and ceilings.enabled:", "if False:"),
-    Mutant("a stopped load waits though the guard is off", "admission", "if scene.just_stopped and ceilings.enabled:", "if scene.just_stopped:"),
+    Mutant("a stopped load begins again at once", "admission", "if scene.since_stopped < STOPPED_REST and ceilings.enabled:", "if False:"),
+    Mutant("a stopped load waits though the guard is off", "admission", "scene.since_stopped < STOPPED_REST and ceilings.enabled", "scene.since_stopped < STOPPED_REST"),
     Mutant("monitor mode refuses", "admission", "if not scene.enforce and", "if False and"),
     # shortage
     Mutant("a bolder tier is to help a system short of memory", "shortage", "system = mark is Mark.OS_PRESSURE", "system = False"),

@@ -1,5 +1,6 @@
 """May this model be loaded, and what must go first? The smallest harm that makes room."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -10,6 +11,11 @@ from omlxd.policy.readings import ModelView
 from omlxd.policy.remedy import binding_name, remedy
 from omlxd.policy.terms import lowest
 from omlxd.policy.usage import Usage
+
+STOPPED_REST = 5.0
+"""Seconds for which a load that the guard has stopped waits, whatever room there seems to be: it
+may take more than it should. Long enough for the guard to look again, or stopped loads would follow
+closely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +42,7 @@ class LoadScene:
         evicted: something was unloaded for this load, so the footprint may still show residue.
         paused: admission of requests is paused.
         enforce: False when the guard only watches; it then refuses and evicts nothing.
-        just_stopped: the guard ended a load of it a moment ago, so what it takes may be more than
-            it should, whatever room there seems to be.
+        since_stopped: seconds since the guard ended a load of it; infinite where it never did.
     """
 
     models: tuple[ModelView, ...]
@@ -46,7 +51,7 @@ class LoadScene:
     evicted: bool = False
     paused: bool = False
     enforce: bool = True
-    just_stopped: bool = False
+    since_stopped: float = math.inf
 
     @property
     def leaving(self) -> int:
@@ -154,7 +159,7 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
     scene = replace(scene, models=others)
     if never_fits(need, ceilings):
         return _refuse(RefusalKind.MODEL_TOO_LARGE, need, scene, ceilings)
-    if scene.just_stopped and ceilings.enabled:
+    if scene.since_stopped < STOPPED_REST and ceilings.enabled:
         return Wait("a load of it was just stopped by memory pressure")
     held = is_held(scene, ceilings)
     after = scene.current + scene.reserved + need.bytes

@@ -20,9 +20,6 @@ RECENT = 2.0
 """Seconds since the guard looked; a load is judged by nothing older."""
 LOOK_LIMIT = 3.0
 """Seconds in line after which it is judged by what there is, should the guard fail to look."""
-STOPPED_REST = 5.0
-"""Seconds for which a load counts as just stopped by the guard: long enough for it to look again,
-or loads that are stopped would follow closely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class MemoryAdmission:
         scene = replace(
             self._scene(memory, records, promised),
             evicted=record.evicted_for,
-            just_stopped=self._ports.clock() < record.stopped_at + STOPPED_REST,
+            since_stopped=self._ports.clock() - record.stopped_at,
         )
         return plan_load(need, scene, memory.ceilings)
 

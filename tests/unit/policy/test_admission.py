@@ -356,16 +356,17 @@ def test_on_old_numbers_a_load_that_fits_all_the_same_is_admitted() -> None:
 
 
 def test_a_load_that_was_just_stopped_waits_whatever_room_there_seems_to_be() -> None:
-    answer = plan(GiB, just_stopped=True)
+    answer = plan(GiB, since_stopped=4.9)
     assert isinstance(answer, Wait)
     assert "just stopped by memory pressure" in answer.reason
     assert answer.drain == ()
-    assert plan(GiB, just_stopped=True, enforce=False) == Admit(GiB, instead_of=answer)
+    assert plan(GiB, since_stopped=5.0) == Admit(GiB)
+    assert plan(GiB, since_stopped=4.9, enforce=False) == Admit(GiB, instead_of=answer)
     off = replace(ceilings(), enabled=False)
-    assert plan(GiB, just_stopped=True, bounds=off) == Admit(GiB)
+    assert plan(GiB, since_stopped=4.9, bounds=off) == Admit(GiB)
 
 
 def test_a_model_that_never_fits_hears_so_though_its_load_was_just_stopped() -> None:
-    answer = plan(1000 * GiB, just_stopped=True)
+    answer = plan(1000 * GiB, since_stopped=4.9)
     assert isinstance(answer, Refuse)
     assert answer.kind is RefusalKind.MODEL_TOO_LARGE
