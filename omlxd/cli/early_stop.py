@@ -2,12 +2,13 @@
 
 import signal
 
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 _asked: list[int] = []
 
 
 def listen() -> None:
     """From the first moment: a death by signal looks like a failure to whoever started us."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPS:
         signal.signal(number, _leave)
 
 
@@ -20,6 +21,6 @@ def asked() -> bool:
 def _leave(number: int, frame: object) -> None:
     _asked.append(number)
     # A repetition must not cut the leaving short.
-    for other in (signal.SIGTERM, signal.SIGINT):
+    for other in _STOPS:
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(0)

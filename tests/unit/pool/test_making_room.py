@@ -20,6 +20,15 @@ def two_models(**settings: ModelSettings) -> House:
     )
 
 
+def three_models(*names: str) -> House:
+    """There is room for two of them."""
+    return House(
+        *(a_model(name, size=60 * MiB) for name in names),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(drain_after=30.0),
+    )
+
+
 async def test_one_long_answer_does_not_take_both_models_down() -> None:
     """A request for each model comes every 100 s, the resident one answers all of its own."""
     house = two_models()
@@ -116,13 +125,7 @@ async def test_an_idle_model_stays_while_one_in_use_is_in_the_way_too() -> None:
 
 
 async def test_a_model_that_becomes_idle_makes_room_in_place_of_one_in_use() -> None:
-    house = House(
-        a_model("a", size=60 * MiB),
-        a_model("c", size=60 * MiB),
-        a_model("b", size=60 * MiB),
-        machine=FakeMachine(ROOM),
-        options=PoolOptions(drain_after=30.0),
-    )
+    house = three_models("a", "c", "b")
     using_a = house.use("a", "1")
     await house.time.pass_by(1)
     using_c = house.use("c", "2")
@@ -140,13 +143,7 @@ async def test_a_model_that_becomes_idle_makes_room_in_place_of_one_in_use() -> 
 
 
 async def test_a_pin_keeps_a_model_that_was_about_to_make_room() -> None:
-    house = House(
-        a_model("one", size=60 * MiB),
-        a_model("three", size=60 * MiB),
-        a_model("two", size=60 * MiB),
-        machine=FakeMachine(ROOM),
-        options=PoolOptions(drain_after=30.0),
-    )
+    house = three_models("one", "three", "two")
     using_one = house.use("one", "1")
     await house.time.pass_by(1)
     using_three = house.use("three", "2")
