@@ -21,7 +21,7 @@ from omlxd.daemon.logs import configure
 from omlxd.daemon.surroundings import Process
 from omlxd.errors import ShuttingDown
 from omlxd.host.clock import continuous_clock
-from omlxd.host.glibc import keep_one_heap
+from omlxd.host.glibc import bound_free_ends
 from omlxd.store import sweep
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ default of 0.005 that wait is most of what an answer takes."""
 def serve(config: Config, doors: Doors, instance: Instance, process: Process) -> int:
     """Run the daemon behind ``doors`` until it is asked to stop; the exit code."""
     faulthandler.enable()
-    keep_one_heap()
+    bound_free_ends()
     sys.setswitchinterval(THREAD_SWITCH)
     configure(config.log, process.log)
     if config.strange_variables:
