@@ -73,7 +73,7 @@ def read_instance(state: Path) -> dict[str, Any] | None:
             f"you may not look into {state}, which another account's daemon has. Run this with "
             "sudo, or name the daemon with --url."
         ) from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -204,7 +204,7 @@ class Daemon:
     def _value(self, answer: "httpx.Response") -> Any:
         try:
             value = answer.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Unreachable(f"something else than omlxd answers at {self.url}.") from None
         if answer.status_code == 200:
             return value

@@ -87,7 +87,7 @@ def _omlxd_instance(host: str, port: int) -> str | None:
     try:
         connection.request("GET", "/health")
         answer = json.loads(connection.getresponse().read(65536))
-    except (OSError, ValueError, http.client.HTTPException):
+    except (OSError, ValueError, RecursionError, http.client.HTTPException):
         return None
     finally:
         connection.close()

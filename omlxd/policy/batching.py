@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 LONGEST_HOLD = 0.1
 """Seconds that the first of them waits at most."""
-HOLD_SHARE = 0.1
+HOLD_SHARE = 0.2
 """Of the time that the prompts at hand will take: a short wait pays only where prefill is long."""
-QUIET, QUIET_SHARE = 0.015, 0.05
+QUIET, QUIET_SHARE = 0.015, 0.1
 """Seconds without a newcomer, or that share of the same time, after which all are here."""
 
 

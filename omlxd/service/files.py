@@ -40,7 +40,7 @@ def read_json(path: Path) -> Mapping[str, Any] | None:
     """The object in ``path``; None when there is none or it cannot be understood."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

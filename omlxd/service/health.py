@@ -41,7 +41,7 @@ def ask(url: str, limit: float = LIMIT) -> Health:
         return Unhealthy(f"{url} takes connections and does not answer")
     except OSError as error:
         return Unhealthy(f"nothing answers at {url}: {error.strerror or error}")
-    except (http.client.HTTPException, ValueError):
+    except (http.client.HTTPException, ValueError, RecursionError):
         return Unhealthy(f"something else than omlxd answers at {url}")
     finally:
         connection.close()
