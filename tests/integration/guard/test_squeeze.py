@@ -148,7 +148,7 @@ def test_pinned_models_stay_under_any_ceiling(squeezed: MakeSqueezed) -> None:
 
 def test_status_answers_while_the_device_is_in_a_step(one: Squeezed) -> None:
     """T19: from memory, not from the device thread."""
-    stream = one.stream("a", prompt=" ".join(["hello"] * 250))
+    stream = one.stream("a", prompt=" ".join(["hello"] * 120))
     one.until(lambda: one.phases() == ["prefill"], "the prefill does not begin")
     took = []
     while one.phases() == ["prefill"] and len(took) < 20:
