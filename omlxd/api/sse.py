@@ -58,25 +58,26 @@ class EventStream:
         await self._write(DONE, last=True)
 
     async def keep_alive(self) -> None:
-        """Runs for the life of the stream; returns early when the client stopped reading."""
+        """Runs until the stream is closed or given up; returns early when the client stopped
+        reading."""
         try:
             async with asyncio.timeout(self._hold_start):
                 await self._started.wait()
         except TimeoutError:
             if not await self._comment():
                 return
-        while True:
-            now = _now()
+        # Ends once closed, and sleeps in each turn: a loop that only turns would hold up them all.
+        while not self._closed:
             if self._writing_since is not None:
-                left = self._writing_since + self._send_timeout - now
+                left = self._writing_since + self._send_timeout - _now()
                 if left <= 0:
                     return
             else:
-                left = self._last_write + self._interval - now
+                left = self._last_write + self._interval - _now()
                 if left <= 0:
                     if not await self._comment():
                         return
-                    continue
+                    left = self._interval
             await asyncio.sleep(min(left, self._interval))
 
     async def _comment(self) -> bool:
