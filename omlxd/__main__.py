@@ -1,9 +1,11 @@
 """Entry point: ``omlxd`` and ``python -m omlxd``."""
 
+import os
 import sys
 
 
 def main() -> int:
+    _fill_streams()
     if sys.argv[1:2] == ["serve"]:
         # Before what takes time to import.
         from omlxd.cli import early_stop
@@ -12,6 +14,19 @@ def main() -> int:
     from omlxd.cli.main import run
 
     return run(sys.argv[1:])
+
+
+def _fill_streams() -> None:
+    """A standard stream that we were started without leads to nowhere, not to the next file."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is taken.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 — for good
 
 
 if __name__ == "__main__":

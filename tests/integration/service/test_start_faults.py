@@ -72,6 +72,19 @@ def test_a_home_of_nobody_ends_it_for_good(tmp_path: Path, supervised: bool) -> 
     assert len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("supervised", [True, False])
+def test_it_starts_without_any_of_the_standard_streams(tmp_path: Path, supervised: bool) -> None:
+    fault = (
+        "[os.close(n) for n in (0, 1, 2)]; sys.stdin = sys.stdout = sys.stderr = None; "
+        "import omlxd.service.awake as m; m.open_awake = lambda *_: sys.exit(5 if sys.stderr "
+        "is None else os.fstat(2).st_mode != os.stat(os.devnull).st_mode)"
+    )
+    assert serve(tmp_path, fault=fault, supervised=supervised).returncode == 0
+    ended = serve(tmp_path, "--port", "none", fault=fault, supervised=supervised)
+    assert ended.returncode == (0 if supervised else 78)
+    assert recorded(tmp_path)["ending"] == "config"
+
+
 @pytest.mark.parametrize("module", ["omlxd.config.load", "omlxd.daemon.listen", "omlxd.engine"])
 def test_a_broken_installation_is_counted_like_any_fault(tmp_path: Path, module: str) -> None:
     fault = f"sys.modules[{module!r}] = None"
