@@ -43,20 +43,20 @@ def configure(options: LogOptions, stream: TextIO | None = None) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    render: Any = (
-        structlog.dev.ConsoleRenderer(
-            colors=out.isatty(),
-            # The default one shows local variables, and prompts are among them.
-            exception_formatter=structlog.dev.plain_traceback,
-        )
+    render: list[Any] = (
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(),
+                # The default one shows local variables, and prompts are among them.
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
         if people
-        else structlog.processors.JSONRenderer()
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
     threshold = getattr(logging, options.level.name)
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, render]
-        if not people
-        else [*shared, render],
+        processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=True,
@@ -65,7 +65,7 @@ def configure(options: LogOptions, stream: TextIO | None = None) -> None:
     bridge.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
     root = logging.getLogger()

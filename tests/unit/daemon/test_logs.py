@@ -1,13 +1,14 @@
-"""The daemon's log to a stream that fails."""
+"""The daemon's log to a stream that fails, and what it shows of errors."""
 
 import io
+import json
 import logging
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
-from omlxd.config.options import LogOptions
+from omlxd.config.options import LogFormat, LogOptions
 from omlxd.daemon.logs import configure
 
 
@@ -49,3 +50,20 @@ def test_a_log_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPa
     structlog.get_logger("omlxd").info("kept")
     assert "kept" in stream.written
     assert "lost" not in stream.written
+
+
+@pytest.mark.parametrize("name", ["library", "omlxd"])
+@pytest.mark.parametrize("format", [LogFormat.JSON, LogFormat.CONSOLE])
+def test_a_traceback_can_be_read_whoever_logs_it(name: str, format: LogFormat) -> None:
+    stream = io.StringIO()
+    configure(LogOptions(format=format), stream)
+    logger = structlog.get_logger() if name == "omlxd" else logging.getLogger(name)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logger.error("failed", exc_info=True)
+    text = stream.getvalue()
+    if format is LogFormat.JSON:
+        text = json.loads(text)["exception"]
+    assert "Traceback (most recent call last)" in text
+    assert text.count("ValueError: why") == 1
