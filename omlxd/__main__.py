@@ -18,14 +18,15 @@ def main() -> int:
 
 def _fill_streams() -> None:
     """A standard stream that we were started without leads to nowhere, not to the next file."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             # The lowest free number is taken.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            mode = "w" if number else "r"
+            mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 — for good
 
 

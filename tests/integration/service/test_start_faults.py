@@ -77,7 +77,7 @@ def test_it_starts_without_any_of_the_standard_streams(tmp_path: Path, supervise
     fault = (
         "[os.close(n) for n in (0, 1, 2)]; sys.stdin = sys.stdout = sys.stderr = None; "
         "import omlxd.service.awake as m; m.open_awake = lambda *_: sys.exit(5 if sys.stderr "
-        "is None else os.fstat(2).st_mode != os.stat(os.devnull).st_mode)"
+        "is None else not all(map(os.get_inheritable, (0, 1, 2))) or os.write(1, b'x') - 1)"
     )
     assert serve(tmp_path, fault=fault, supervised=supervised).returncode == 0
     ended = serve(tmp_path, "--port", "none", fault=fault, supervised=supervised)
