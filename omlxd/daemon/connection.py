@@ -9,10 +9,14 @@ import h11
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from omlxd.units import KiB
+
 log = structlog.get_logger(__name__)
 
 LINGER: Final = 2.0
 """Seconds in which a client that was answered early may stop sending its body."""
+AHEAD: Final = 64 * KiB
+"""Bytes after a request that are kept while it is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class ConnectionLimits:
 
 
 class Connection(H11Protocol):
-    """uvicorn waits for ever for the head of a request, and for the rest of a body."""
+    """uvicorn waits for ever for the head of a request, and for the rest of a body, and it does not
+    see a client leave that has sent more than its request."""
 
     limits: ClassVar[ConnectionLimits]
 
@@ -54,6 +59,12 @@ class Connection(H11Protocol):
                 self._enough()
         elif self.conn.trailing_data[0]:
             self._give(self.limits.head_seconds)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        # uvicorn reads no further than to a second request: it would not see the client leave.
+        if self.conn.their_state is h11.DONE and 0 < len(self.conn.trailing_data[0]) < AHEAD:
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         early = self.conn.their_state is h11.SEND_BODY

@@ -58,6 +58,7 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 8484)})
         self.written = b""
         self.closing = False
+        self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -68,19 +69,25 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         self.closing = True
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.reading = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
-def connected(application: ASGIApp) -> tuple[Connection, Wire, ServerState]:
-    """A connection on which the head of a POST and one byte of its body have come."""
+PART = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{"
+"""The head of a request and one byte of its body."""
+WHOLE = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+
+
+def connected(application: ASGIApp, received: bytes = PART) -> tuple[Connection, Wire, ServerState]:
     wire, state = Wire(), ServerState()
     config = uvicorn.Config(application, log_config=None, lifespan="off")
     make = connections_within(ConnectionLimits(8, 20.0))
     connection = make(config, state, {}, asyncio.get_running_loop())
     connection.connection_made(wire)
-    connection.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{")
+    connection.data_received(received)
     return connection, wire, state
 
 
@@ -123,3 +130,61 @@ async def test_an_answer_that_has_begun_is_finished_when_the_server_leaves() -> 
     await asyncio.gather(*state.tasks)
     assert wire.written.endswith(b"whole\r\n0\r\n\r\n")
     assert wire.closing
+
+
+@pytest.mark.parametrize("more", [b"\r\n", WHOLE, WHOLE + WHOLE[:9]])
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_client_that_sent_more_than_its_request_is_seen_to_leave(
+    more: bytes, together: bool
+) -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    connection, wire, state = connected(application, WHOLE + more if together else WHOLE)
+    if not together:
+        await asyncio.sleep(0)
+        connection.data_received(more)
+    await asyncio.sleep(0)
+    assert wire.reading
+    connection.connection_lost(None)
+    await asyncio.gather(*state.tasks)
+
+
+async def test_requests_sent_ahead_are_all_answered_and_their_client_seen_to_leave() -> None:
+    left = asyncio.Event()
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if scope["path"] == "/waits":
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left.set()
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"answer"})
+
+    waits = WHOLE.replace(b"/ ", b"/waits ", 1)
+    connection, wire, state = connected(application, WHOLE + WHOLE + waits + WHOLE)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert wire.written.count(b"answer") == 2
+    assert wire.reading
+    connection.connection_lost(None)
+    await asyncio.gather(*state.tasks)
+    assert left.is_set()
+
+
+async def test_what_is_sent_ahead_without_end_is_not_read() -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    connection, wire, state = connected(application, WHOLE)
+    await asyncio.sleep(0)
+    connection.data_received(b"x" * 40_000)
+    assert wire.reading
+    connection.data_received(b"x" * 40_000)
+    assert not wire.reading
+    connection.connection_lost(None)
+    await asyncio.gather(*state.tasks)
