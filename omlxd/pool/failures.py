@@ -123,6 +123,16 @@ def waited_too_long(
             )
 
 
+def replaced(record: ModelRecord, made_for: str | None) -> OmlxdError | None:
+    """Why a request whose tokens were made with other files is refused; None: they are right."""
+    if made_for is None or made_for == record.newest.fingerprint:
+        return None
+    return ModelUnloading(
+        f"Model '{record.id}' was replaced on disk meanwhile; send the request again.",
+        retry_after=1.0,
+    )
+
+
 def too_many_wait(record: ModelRecord, most: int | None) -> OmlxdError | None:
     """Why one more may not wait for a lease; None: it may."""
     if most is None or len(record.waiting) < most:

@@ -46,11 +46,13 @@ def follow_change(
 def _follow_one(residency: Residency, record: ModelRecord, model: CatalogModel) -> None:
     if model.fingerprint == record.model.fingerprint and model.path == record.model.path:
         record.replacement = None
+        residency.leases.fail_replaced(record)
         return
     if record.replacement is not None and record.replacement.fingerprint == model.fingerprint:
         return
     log.info("model_replaced_on_disk", model=record.id)
     record.replacement = model
+    residency.leases.fail_replaced(record)
     residency.cancel_load(record)
 
 

@@ -7,7 +7,7 @@ import structlog
 
 from omlxd.errors import ModelUnloading, OmlxdError
 from omlxd.pool.entry import Loading
-from omlxd.pool.failures import waited_too_long
+from omlxd.pool.failures import replaced, waited_too_long
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import Lease, ModelRecord, Waiter
 
@@ -83,6 +83,15 @@ class Leases:
             waiter = record.waiting.popleft()
             if not waiter.granted.done():
                 waiter.granted.set_exception(make_error())
+
+    def fail_replaced(self, record: ModelRecord) -> None:
+        """Tokens of the files before mean something else, or nothing, to those of now."""
+        for waiter in list(record.waiting):
+            error = replaced(record, waiter.made_for)
+            if error is not None:
+                record.waiting.remove(waiter)
+                if not waiter.granted.done():
+                    waiter.granted.set_exception(error)
 
     def _used(self, record: ModelRecord) -> None:
         record.last_used = self._ports.clock()

@@ -6,18 +6,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from omlxd.engine.messages import ModelFacts
-from omlxd.errors import InvalidRequest, ModelNotFound, ModelUnloading, ShuttingDown
+from omlxd.errors import InvalidRequest, ModelNotFound, ShuttingDown
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.readings import ModelView
 from omlxd.pool import guard
 from omlxd.pool.admit import FitAsk, MemoryAdmission
 from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
 from omlxd.pool.doubts import Doubts
-from omlxd.pool.entry import Draining, DrainReason, Failed, Loading, Queued, Ready, Unloading
-from omlxd.pool.failures import cooling_down, too_many_wait
+from omlxd.pool.entry import DrainReason, Failed, Ready
+from omlxd.pool.failures import cooling_down, replaced, too_many_wait
 from omlxd.pool.fit import Fit
 from omlxd.pool.follow import follow, follow_change
 from omlxd.pool.lookup import resolve, settings_id
@@ -33,10 +31,9 @@ from omlxd.pool.sizes import SIZES_FILE, SizeBook
 from omlxd.pool.status import ModelStatus, statuses
 from omlxd.pool.timing import loop_call_later
 from omlxd.pool.tokenizers import TokenizerCache
+from omlxd.pool.unload import unload
 from omlxd.pool.view import views
 from omlxd.text.protocol import Tokenizer
-
-log = structlog.get_logger(__name__)
 
 
 class EnginePool:
@@ -139,24 +136,30 @@ class EnginePool:
         own = None if model is None else model.context_length
         return self._book.of(model_id).context_within(own)
 
-    async def tokenizer(self, model_id: str) -> Tokenizer:
-        """Raises ModelNotFound, and what the loader raises."""
-        return await self._tokenizers.get(self._record(model_id).model)
+    async def tokenizer(self, model: CatalogModel) -> Tokenizer:
+        """Of exactly these files. Raises what the loader raises."""
+        return await self._tokenizers.get(model)
 
     # Using models
 
     @asynccontextmanager
     async def acquire(
-        self, model_id: str, *, request_id: str, deadline: float | None = None
+        self,
+        model_id: str,
+        *,
+        request_id: str,
+        deadline: float | None = None,
+        made_for: str | None = None,
     ) -> AsyncIterator[Lease]:
         """A lease on the loaded model, once it is there; given back exactly once.
 
-        ``deadline`` is a time of the pool's clock; none: the configured one. Raises
+        ``deadline`` is a time of the pool's clock; none: the configured one. ``made_for``: the
+        fingerprint that the request's tokens are for; it is served by no other. Raises
         ModelNotFound, ModelBroken, ModelLoadFailed, ModelTooLarge, MemoryPressure,
         ModelUnloading, QueueFull or ShuttingDown.
         """
         record = self._record(model_id)
-        waiter = self._enqueue(record, request_id, deadline)
+        waiter = self._enqueue(record, request_id, deadline, made_for)
         try:
             yield await waiter.granted
         finally:
@@ -165,7 +168,7 @@ class EnginePool:
 
     async def load(self, model_id: str) -> ModelFacts:
         """With its tokenizer; cancelled with its caller when nobody else waits for it."""
-        await self.tokenizer(model_id)
+        await self.tokenizer(self._record(model_id).newest)
         record = self._record(model_id)
         if isinstance(record.state, Ready):
             return record.state.facts
@@ -174,22 +177,8 @@ class EnginePool:
 
     async def unload(self, model_id: str) -> int:
         """Now when idle, else when drained; bytes freed, 0 when it was not loaded."""
-        record = self._record(model_id)
-        record.preload = False
-        residency = self._residency
-        if isinstance(record.state, Queued | Loading):
-            error = f"Model '{model_id}' was asked to be unloaded."
-            residency.fail_waiting(record, lambda: ModelUnloading(error, retry_after=None))
-            residency.advance()
-            return 0
-        if not isinstance(record.state, Ready | Draining | Unloading):
-            return 0
-        freed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        record.unloaded.append(freed)
         deadline = self._ports.clock() + self._options.drain_deadline
-        residency.drain(record, DrainReason.REQUESTED, deadline)
-        residency.advance()
-        return await freed
+        return await unload(self._record(model_id), self._residency, deadline)
 
     def _record(self, model_id: str) -> ModelRecord:
         record = self._residency.records.get(model_id)
@@ -197,11 +186,14 @@ class EnginePool:
             raise ModelNotFound(model_id)
         return record
 
-    def _enqueue(self, record: ModelRecord, request_id: str, deadline: float | None) -> Waiter:
+    def _enqueue(
+        self, record: ModelRecord, request_id: str, deadline: float | None, made_for: str | None
+    ) -> Waiter:
         if self._stopping:
             raise ShuttingDown("The server is shutting down.")
         now = self._ports.clock()
-        error = cooling_down(record, now) or too_many_wait(record, self._ports.most_waiting)
+        error = replaced(record, made_for) or cooling_down(record, now)
+        error = error or too_many_wait(record, self._ports.most_waiting)
         if error is not None:
             raise error
         waiter = Waiter(
@@ -210,6 +202,7 @@ class EnginePool:
             since=now,
             deadline=now + self._options.queue_deadline if deadline is None else deadline,
             granted=asyncio.get_running_loop().create_future(),
+            made_for=made_for,
         )
         self._residency.enqueue(record, waiter)
         return waiter
@@ -247,7 +240,7 @@ class EnginePool:
     def check_idle(self) -> None:
         """After each tick of the guard: spare tokenizers, and the loads that wait for its look."""
         self._tokenizers.retain(
-            r.model.fingerprint
+            r.newest.fingerprint
             for r in self._residency.records.values()
             if r.wanted or r.facts is not None
         )

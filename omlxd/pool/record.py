@@ -73,6 +73,8 @@ class Waiter:
     since: float
     deadline: float
     granted: asyncio.Future[Lease]
+    made_for: str | None = None
+    """Fingerprint of the files that its tokens were made with; None: it has none yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +114,11 @@ class ModelRecord:
     @property
     def id(self) -> str:
         return self.model.id
+
+    @property
+    def newest(self) -> CatalogModel:
+        """As it is on disk: what those who come now will get."""
+        return self.replacement or self.model
 
     @property
     def pinned(self) -> bool:

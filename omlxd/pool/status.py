@@ -176,7 +176,7 @@ def _detail(record: ModelRecord, *, watching: bool) -> str | None:
 def _problem(record: ModelRecord, tokenizers: TokenizerCache, now: float) -> Problem | None:
     if isinstance(state := record.state, Failed):
         return _of_failure(state.why, state.retry_at - now, state.attempts)
-    if (kept := tokenizers.failure(record.model)) is not None:
+    if (kept := tokenizers.failure(record.newest)) is not None:
         return _of_failure(*kept, attempts=1)
     return None
 

@@ -224,6 +224,7 @@ class FakePool:
         self.tokenizer_made: Any = ByteTokenizer()
         self.model_settings = ModelSettings()
         self.acquired = 0
+        self.made_for: str | None = None
         self.released = 0
         self.waiting = asyncio.Event()
         self.reading = asyncio.Event()
@@ -275,13 +276,14 @@ class FakePool:
         wished = self.model_settings.context_length
         return own if wished is None or own is None else min(own, wished)
 
-    async def tokenizer(self, model_id: str) -> Any:
+    async def tokenizer(self, model: CatalogModel) -> Any:
         return self.tokenizer_made
 
     @asynccontextmanager
     async def acquire(
-        self, model_id: str, *, request_id: str, deadline: float | None = None
+        self, model_id: str, *, request_id: str, made_for: str | None = None
     ) -> AsyncIterator[ScriptedLease]:
+        self.made_for = made_for
         self.waiting.set()
         if self.gate is not None:
             await self.gate.wait()

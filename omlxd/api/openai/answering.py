@@ -183,7 +183,8 @@ class Answering:
         """(choice, piece of its answer), the choices interleaved as they come."""
         open_requests = self._services.open_requests
         open_requests.advance(entry, Stage.WAITING)
-        async with self._services.pool.acquire(ask.model_id, request_id=ask.id) as lease:
+        acquire = self._services.pool.acquire
+        async with acquire(ask.model_id, request_id=ask.id, made_for=ask.made_for) as lease:
             with ExitStack() as running:
                 streams = []
                 for sequence in ask.sequences:

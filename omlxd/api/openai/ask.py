@@ -22,12 +22,14 @@ class Ask:
     """One request, ready for the engine.
 
     Attributes:
+        made_for: fingerprint of the files that the tokens of ``sequences`` were made with.
         sequences: one a choice, in order.
         continues: the answers continue the prompts' text rather than begin one.
     """
 
     id: str
     model_id: str
+    made_for: str
     tokenizer: Tokenizer
     sequences: tuple[SequenceSpec, ...]
     stops: tuple[str, ...]
@@ -86,6 +88,7 @@ def make_ask(services: Services, request_id: str, body: GenerationFields, asked:
     return Ask(
         id=request_id,
         model_id=model_id,
+        made_for=asked.model.fingerprint,
         tokenizer=asked.tokenizer,
         sequences=sequences,
         stops=body.stops,

@@ -37,7 +37,7 @@ def chat_routes(services: Services) -> APIRouter:
         async def prepare(entry: OpenRequest) -> tuple[Ask, ChatWire]:
             model = generating_model(services, body.model)
             entry.model_id = model.id
-            tokenizer = await services.pool.tokenizer(model.id)
+            tokenizer = await services.pool.tokenizer(model)
             prompt = await services.prompts.chat_prompt(
                 tokenizer,
                 messages,

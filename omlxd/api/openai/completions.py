@@ -40,7 +40,7 @@ def completion_routes(services: Services) -> APIRouter:
         async def prepare(entry: OpenRequest) -> tuple[Ask, CompletionWire]:
             model = generating_model(services, body.model)
             entry.model_id = model.id
-            tokenizer = await services.pool.tokenizer(model.id)
+            tokenizer = await services.pool.tokenizer(model)
             tokens = [await services.prompts.completion_prompt(tokenizer, p) for p in prompts]
             asked = Asked(model, tokenizer, tokens, "prompt", body.logprobs)
             ask = make_ask(services, request_id, body, asked)

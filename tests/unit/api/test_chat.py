@@ -52,6 +52,7 @@ async def test_an_answer_in_one_piece_has_every_field(world: World) -> None:
         "total_tokens": len("user: hi\n") + 6,
         "prompt_tokens_details": {"cached_tokens": 0},
     }
+    assert world.pool.made_for == "f", "its tokens are for these files only"
 
 
 async def test_a_stream_is_role_deltas_finish_done(world: World) -> None:

@@ -34,6 +34,7 @@ async def test_an_answer_in_one_piece_has_every_field(world: World) -> None:
     ]
     assert answer["usage"]["prompt_tokens"] == 4
     assert answer["usage"]["total_tokens"] == 10
+    assert world.pool.made_for == "f", "its tokens are for these files only"
 
 
 async def test_a_stream_ends_with_its_reason_and_done(world: World) -> None:

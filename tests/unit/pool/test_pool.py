@@ -18,7 +18,15 @@ from omlxd.errors import (
 from omlxd.pool.catalog import BrokenModel
 from omlxd.pool.options import ModelSettings, PoolOptions
 from tests.support.at_once import AtOnce
-from tests.unit.pool.fakes import FakeActivity, FakeGeneration, House, MiB, a_model, settle
+from tests.unit.pool.fakes import (
+    FakeActivity,
+    FakeGeneration,
+    FakeMachine,
+    House,
+    MiB,
+    a_model,
+    settle,
+)
 
 
 async def test_four_requests_for_a_cold_model_make_one_load() -> None:
@@ -526,6 +534,52 @@ async def test_a_replaced_model_is_loaded_anew_for_the_next_request() -> None:
     await later.done()
 
 
+@pytest.mark.parametrize("state", ["ready", "queued", "loading"])
+async def test_tokens_of_a_replaced_model_never_reach_the_one_in_its_place(state: str) -> None:
+    """They mean something else to it."""
+    settings = {"m": ModelSettings(max_concurrent_requests=1)}
+    machine = FakeMachine(15 * MiB)
+    house = House(
+        a_model("m"), a_model("n"), options=PoolOptions(settings=settings), machine=machine
+    )
+    house.engine.auto = state != "loading"
+    using = house.use("n" if state == "queued" else "m", "1")
+    await settle()
+    old = house.use("m", "2", made_for="m-1")
+    await settle()
+    assert house.state("m") == state
+    house.show(a_model("m", fingerprint="2"), a_model("n"))
+    await settle()
+    assert isinstance(old.error, ModelUnloading)
+    assert (old.error.retry_after, "send the request again" in old.error.message) == (1.0, True)
+    new, late = house.use("m", "3", made_for="m-2"), house.use("m", "4", made_for="m-1")
+    if state == "loading":
+        house.engine.auto = True
+        house.engine.tickets[0].stop()
+        await settle()
+    await using.done()
+    await settle()
+    assert isinstance(late.error, ModelUnloading)
+    assert new.lease is not None
+    await new.done()
+
+
+async def test_tokens_of_the_files_that_came_back_fit_and_those_of_between_do_not() -> None:
+    house = House(a_model("m"))
+    using = house.use("m", "1", made_for="m-1")
+    await settle()
+    house.show(a_model("m", fingerprint="2"))
+    between = house.use("m", "2", made_for="m-2")
+    await settle()
+    house.show(a_model("m"))
+    back = house.use("m", "3", made_for="m-1")
+    await using.done()
+    await settle()
+    assert isinstance(between.error, ModelUnloading)
+    assert back.lease is not None
+    await back.done()
+
+
 @pytest.mark.parametrize("how", ["replaced", "away and back"])
 async def test_a_pinned_model_that_leaves_with_its_files_comes_back_with_them(how: str) -> None:
     options = PoolOptions(settings={"m": ModelSettings(pinned=True)})
@@ -627,11 +681,11 @@ async def test_a_context_limit_never_exceeds_the_models_own() -> None:
 
 async def test_a_tokenizer_is_loaded_once_for_all_and_again_for_a_replaced_model() -> None:
     house = House(a_model("m"))
-    first, second = await asyncio.gather(house.pool.tokenizer("m"), house.pool.tokenizer("m"))
+    read = house.pool.tokenizer
+    first, second = await asyncio.gather(read(a_model("m")), read(a_model("m")))
     assert first is second
     assert house.tokenizer_loads == ["/models/m"]
-    house.show(a_model("m", fingerprint="2"))
-    assert await house.pool.tokenizer("m") is not first
+    assert await read(a_model("m", fingerprint="2")) is not first
 
 
 async def test_the_guard_is_woken_when_memory_changes() -> None:
