@@ -135,8 +135,11 @@ class Residency:
             if self.leases.expire(record, now):
                 self._settle(record, now)
         self._patience = math.inf
-        self._keep_what_need_not_leave(now)
+        kept = self._keep_what_need_not_leave()
         self._serve_line(now)
+        for record in kept:
+            # After the line, or later requests slip in before the next who wants it gone.
+            self._settle(record, now)
         due = next_due(self.records.values(), self._options.idle_timeout)
         soonest = min(math.inf if due is None else due, self._patience)
         self._alarm.set(None if soonest == math.inf else soonest)
@@ -273,13 +276,13 @@ class Residency:
             victim.makes_room_for = record.waiting[0] if record.waiting else None
             self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
 
-    def _keep_what_need_not_leave(self, now: float) -> None:
-        """Pinned, or the request that a drain was for is served or gone: the next waits anew."""
-        for record in need_not_leave(self.records.values()):
+    def _keep_what_need_not_leave(self) -> list[ModelRecord]:
+        """Pinned, or the request that a drain was for is served or gone."""
+        kept = need_not_leave(self.records.values())
+        for record in kept:
             record.happen(Kept())
-            record.ready_at = now
             record.preload = False
-            self.leases.grant(record)
+        return kept
 
     def _quiet(self) -> bool:
         """At most one model is on its way, and no request runs."""

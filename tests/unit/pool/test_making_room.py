@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from omlxd.errors import MemoryPressure
 from omlxd.policy.actions import MarkPendingUnload
 from omlxd.pool.options import ModelSettings, PoolOptions
@@ -56,20 +58,21 @@ async def test_one_long_answer_does_not_take_both_models_down() -> None:
 
 
 async def test_the_model_stays_when_the_request_that_it_drained_for_is_gone() -> None:
-    """Whoever waits next waits as long as the first did."""
+    """Whoever waits next waits as long as the first did, since it came."""
     house = two_models()
     first = house.use("a", "1")
     await settle()
     impatient = house.use("b", "2", deadline=house.time.clock() + 40)
+    await house.time.pass_by(20)
     next_one = house.use("b", "3")
-    await house.time.pass_by(30)
+    await house.time.pass_by(10)
     assert house.state("a") == "draining"
     late = house.use("a", "4")
     await house.time.pass_by(10)
     assert isinstance(impatient.error, MemoryPressure)
     assert house.state("a") == "ready"
     assert late.lease is not None
-    await house.time.pass_by(29)
+    await house.time.pass_by(9)
     assert house.state("a") == "ready"
     await house.time.pass_by(1)
     assert house.state("a") == "draining"
@@ -78,6 +81,33 @@ async def test_the_model_stays_when_the_request_that_it_drained_for_is_gone() ->
     await settle()
     assert next_one.lease is not None
     await next_one.done()
+
+
+@pytest.mark.parametrize("next_model", ["b", "c"])
+async def test_the_model_leaves_for_the_next_in_line_who_has_waited_long_enough(
+    next_model: str,
+) -> None:
+    """The first in line may hang up; who comes later for the resident still comes later."""
+    house = House(
+        *(a_model(name, size=100 * MiB) for name in "abc"),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(drain_after=30.0),
+    )
+    first = house.use("a", "1")
+    await settle()
+    leaves, next_one = house.use("b", "2"), house.use(next_model, "3")
+    await house.time.pass_by(32)
+    late = house.use("a", "4")
+    await house.time.pass_by(3)
+    leaves.task.cancel()
+    await settle()
+    assert house.state("a") == "draining"
+    assert late.lease is None
+    await first.done()
+    await settle()
+    assert next_one.lease is not None
+    await next_one.done()
+    await late.done()
 
 
 async def test_a_model_serves_those_who_came_before_the_one_it_makes_room_for() -> None:
