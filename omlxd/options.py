@@ -11,6 +11,9 @@ from typing import Annotated, Any
 Bytes = Annotated[int, "bytes"]
 """A size; the configuration takes texts such as ``"12GB"``, and no number but 0."""
 Seconds = Annotated[float, "seconds"]
+FilePath = Annotated[str, "path"]
+"""A file or folder; relative to the folder of the configuration file that names it, else to the
+working directory. A ``~`` stays, since another account's daemon may be meant."""
 
 
 def option(
@@ -24,11 +27,11 @@ def option(
 ) -> Any:
     """A dataclass field with its explanation and its bounds (``low <= value <= high``).
 
-    Allowed annotations: ``bool``, ``int``, ``float``, ``str``, ``Bytes``, ``Seconds``, an
-    ``Enum``, ``tuple[str, ...]``, ``Mapping[str, Table]`` of another options class, and each of
-    these ``| None``, where ``None`` means what ``help`` says it means. ``above`` is a bound that
-    the value itself must not touch; ``check`` raises ValueError, with the remedy, for what else
-    is wrong with one.
+    Allowed annotations: ``bool``, ``int``, ``float``, ``str``, ``Bytes``, ``Seconds``,
+    ``FilePath``, an ``Enum``, ``tuple[str, ...]`` and ``tuple[FilePath, ...]``,
+    ``Mapping[str, Table]`` of another options class, and each of these ``| None``, where ``None``
+    means what ``help`` says it means. ``above`` is a bound that the value itself must not touch;
+    ``check`` raises ValueError, with the remedy, for what else is wrong with one.
     """
     limits: Mapping[str, Any] = {"low": low, "high": high, "above": above, "check": check}
     return field(default=default, metadata={"help": help, **limits})

@@ -13,6 +13,7 @@ from omlxd.units import format_bytes, parse_bytes
 HEAD = """\
 # The configuration of omlxd: every option with its default.
 # Flags win over environment variables (OMLXD_SECTION_KEY) over this file over defaults.
+# A relative path in this file is relative to the file's folder, elsewhere to the working directory.
 # A commented option has no default value: what happens then is said above it.
 """
 

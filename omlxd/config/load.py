@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -90,8 +90,12 @@ def load(
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, Origin] = {}
     named, strange = variables(environ)
+    # What else a file says that cannot be read is unknown.
+    unsound = set(SECTIONS) if mistakes else set()
+    of_file = _sections_of_file(table, found.config_file, mistakes)
+    unsound |= table.keys() - of_file.keys()
     layers = (
-        (Origin.FILE, _sections_of_file(table, found.config_file, mistakes)),
+        (Origin.FILE, of_file),
         (Origin.ENVIRONMENT, _sections({o: environ[name] for o, name in named.items()})),
         (Origin.FLAG, _sections(flags)),
     )
@@ -102,29 +106,24 @@ def load(
     }
     for origin, sections in layers:
         for section, entries in sections.items():
-            read, wrong = read_table(entries, SECTIONS[section], text=origin is not Origin.FILE)
+            file = origin is Origin.FILE
+            base = found.config_file.parent if file else Path()
+            read, wrong = read_table(entries, SECTIONS[section], text=not file, base=base)
+            if wrong:
+                unsound.add(section)
             for key, _, what in (mistake.partition(": ") for mistake in wrong):
                 mistakes.append(f"{names[origin](f'{section}.{key}')}: {what}")
             values[section] |= read
             origins |= {f"{section}.{key}": origin for key in read}
-    if mistakes:
-        raise ConfigError(mistakes)
-    return replace(_build(values, found, origins), strange_variables=strange)
-
-
-def _build(
-    values: Mapping[str, Mapping[str, Any]], found: Places, origins: Mapping[str, Origin]
-) -> Config:
-    """The options of each section; a class may refuse a combination with a ValueError."""
-    parts, mistakes = {}, []
-    for section, options_class in SECTIONS.items():
+    parts = {}
+    for section in (name for name in SECTIONS if name not in unsound):
         try:
-            parts[section] = options_class(**values[section])
-        except ValueError as error:
+            parts[section] = SECTIONS[section](**values[section])
+        except ValueError as error:  # a combination
             mistakes.append(f"[{section}]: {error}")
     if mistakes:
         raise ConfigError(mistakes)
-    return Config(places=found, origins=MappingProxyType(dict(origins)), **parts)
+    return Config(found, origins=MappingProxyType(origins), strange_variables=strange, **parts)
 
 
 def _read_file(path: Path, *, required: bool) -> tuple[Mapping[str, Any], list[str]]:

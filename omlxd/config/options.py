@@ -1,9 +1,13 @@
 """Options of the process itself: where it listens, how it stops, how it logs."""
 
+import os
+import re
+import socket
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
-from omlxd.options import Seconds, option
+from omlxd.options import FilePath, Seconds, option
 
 
 class LogLevel(Enum):
@@ -19,16 +23,41 @@ class LogFormat(Enum):
     JSON = "json"
 
 
+LONGEST_SOCKET = 104
+"""Bytes of a socket's path with its end mark: sun_path of macOS, the shortest of our platforms."""
+
+
+def check_host(host: str) -> None:
+    """Raises ValueError for what is no address and no name of one, whoever would be asked."""
+    try:
+        if ":" in host:
+            socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+        elif not re.fullmatch(rb"[A-Za-z0-9._-]+", host.encode("idna")):
+            raise ValueError("unexpected characters")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{host!r} is not an address ({error})") from None
+
+
+def check_socket(name: str) -> None:
+    """Raises ValueError for a path that is too long for a socket on one of our platforms."""
+    size = len(os.fsencode(Path(name).expanduser())) + 1
+    if size > LONGEST_SOCKET:
+        raise ValueError(
+            f"the path has {size} bytes, at most {LONGEST_SOCKET} work; choose a shorter one"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    host: str = option("127.0.0.1", "Address to listen on.")
+    host: str = option("127.0.0.1", "Address to listen on.", check=check_host)
     port: int = option(
         8484, "Port to listen on; 0 takes a free one (see the instance file).", low=0, high=65535
     )
-    socket: str | None = option(
+    socket: FilePath | None = option(
         None,
         "Unix socket to listen on as well, in a folder that only you may enter; at most 103 bytes "
         "long. Whoever can open it needs no API key.",
+        check=check_socket,
     )
     max_connections: int = option(
         512, "Most connections at a time; further ones get 503.", low=8, high=10_000

@@ -5,8 +5,10 @@ import types
 from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from omlxd.options import FilePath
 from omlxd.units import parse_bytes
 
 TRUE = frozenset({"1", "true", "yes", "on"})
@@ -30,8 +32,9 @@ def without_none(annotation: Any) -> tuple[Any, bool]:
     return annotation, False
 
 
-def read(value: Any, annotation: Any, field: Field[Any], *, text: bool) -> Any:
-    """``value`` as the option's own type; ``text`` says that it came as a string.
+def read(value: Any, annotation: Any, field: Field[Any], *, text: bool, base: Path = Path()) -> Any:
+    """``value`` as the option's own type; ``text`` says that it came as a string, and paths are
+    relative to ``base``.
 
     A flag or an environment variable is text, so ``"8484"`` is a number there and a list
     is separated by commas. In a file the types are TOML's own. Raises BadValue.
@@ -41,6 +44,8 @@ def read(value: Any, annotation: Any, field: Field[Any], *, text: bool) -> Any:
         return None
     try:
         result = _typed(value, kind, text=text)
+        if FilePath in (kind, *get_args(kind)):
+            result = _located(result, base)
         _check_bounds(result, field.metadata)
         if (check := field.metadata.get("check")) is not None:
             check(result)
@@ -54,7 +59,9 @@ def _typed(value: Any, kind: Any, *, text: bool) -> Any:
         return _one_of(value, get_args(kind), text=text)
     if get_origin(kind) is Annotated:
         base, unit = get_args(kind)
-        return _bytes(value) if unit == "bytes" else _number(value, base, text=text)
+        if unit == "bytes":
+            return _bytes(value)
+        return _typed(value, base, text=text)
     if get_origin(kind) is tuple:
         return _strings(value, text=text)
     if get_origin(kind) in (dict, Mapping):
@@ -123,6 +130,37 @@ def _strings(value: Any, *, text: bool) -> tuple[str, ...]:
     raise BadValue("must be a list of texts")
 
 
+def _located(value: str | tuple[str, ...], base: Path) -> str | tuple[str, ...]:
+    """Paths as they are whole. Every wrong one is named."""
+    if isinstance(value, str):
+        return _absolute(value, base)
+    found, wrong = [], []
+    for name in value:
+        try:
+            found.append(_absolute(name, base))
+        except BadValue as error:
+            wrong.append(str(error))
+    if wrong:
+        raise BadValue("; ".join(wrong))
+    return tuple(found)
+
+
+def _absolute(name: str, base: Path) -> str:
+    if not name or "\0" in name:
+        raise BadValue(f"{name!r} is no path")
+    try:
+        if name.startswith("~"):
+            Path(name).expanduser()
+            return name
+        return str((base / name).absolute())
+    except RuntimeError:
+        raise BadValue(f"{name!r}: there is no such user") from None
+    except OSError as error:
+        raise BadValue(
+            f"{name!r}: relative to the working directory, which is gone ({error})"
+        ) from None
+
+
 def _member(value: Any, kind: type[Enum]) -> Enum:
     for member in kind:
         if value == member.value:
@@ -151,9 +189,9 @@ def _tables(value: Any, options_class: Any) -> Mapping[str, Any]:
 
 
 def read_table(
-    table: Mapping[str, Any], options_class: Any, *, text: bool
+    table: Mapping[str, Any], options_class: Any, *, text: bool, base: Path = Path()
 ) -> tuple[dict[str, Any], list[str]]:
-    """The values of a table and its mistakes, each ``key: what is wrong``."""
+    """The values of a table and its mistakes, each ``key: what is wrong``. As ``read``."""
     hints, by_name = annotations(options_class), {f.name: f for f in fields(options_class)}
     values: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -162,7 +200,7 @@ def read_table(
             mistakes.append(f"{key}: unknown key; known are {', '.join(sorted(by_name))}")
             continue
         try:
-            values[key] = read(value, hints[key], by_name[key], text=text)
+            values[key] = read(value, hints[key], by_name[key], text=text, base=base)
         except BadValue as error:
             mistakes.append(f"{key}: {error}")
     return values, mistakes

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from omlxd.config.options import check_socket
 from omlxd.errors import ConfigError, PortTaken
 
-LONGEST = 104
-"""Bytes of a path with its end mark: sun_path of macOS, the shortest of our platforms."""
 BACKLOG = 128
 CONNECT_SECONDS = 1.0
 
@@ -70,11 +69,9 @@ def check_local_socket(name: str, uid: int) -> None:
 def _short_path(name: str) -> Path:
     try:
         path = Path(name).expanduser().absolute()
-    except RuntimeError as error:
+        check_socket(str(path))
+    except (RuntimeError, ValueError) as error:
         raise _wrong(Path(name), f"{error}") from None
-    size = len(os.fsencode(path)) + 1
-    if size > LONGEST:
-        raise _wrong(path, f"the path has {size} bytes, at most {LONGEST} work; choose a shorter")
     return path
 
 

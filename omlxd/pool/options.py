@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omlxd.options import Seconds, option
+from omlxd.options import FilePath, Seconds, option
 from omlxd.printable import is_printable
 
 LONGEST_ALIAS = 200
@@ -65,7 +65,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    dirs: tuple[str, ...] | None = option(
+    dirs: tuple[FilePath, ...] | None = option(
         None, "Folders with models beside models/ in the data folder; none: Hugging Face's cache."
     )
     default: str | None = option(

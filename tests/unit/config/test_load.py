@@ -186,3 +186,71 @@ def test_an_alias_that_would_not_be_read_as_a_name_is_refused(tmp_path: Path, al
         load({}, {}, home=home)
     assert "models.settings: org/m.aliases: cannot be used: " in caught.value.message
     assert caught.value.message.isprintable()
+
+
+def mistakes_of(flags: dict[str, object], environ: dict[str, str], home: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(flags, environ, home=home)
+    return list(caught.value.mistakes)
+
+
+def test_mistakes_of_every_kind_are_reported_at_once(tmp_path: Path) -> None:
+    home = write(
+        tmp_path,
+        "[guard]\nsoft_threshold = 0.9\nhard_threshold = 0.5\n"
+        f"[server]\nsocket = '/{'s' * 104}'\n"
+        "[models]\ndirs = ['~nobody77/x', '/sound', '', '~nobody78/x']\n",
+    )
+    found = mistakes_of({"server.host": "bad host", "server.port": "99999"}, {}, home)
+    assert len(found) == 5
+    for mistake, parts in zip(
+        sorted(found),
+        (
+            ("--host: ", "'bad host' is not an address"),
+            ("--port: ", "at most 65535"),
+            ("models.dirs: ", "'~nobody77/x'", "'~nobody78/x'", "'' is no path"),
+            ("server.socket: ", "106 bytes, at most 104"),
+            ("[guard]: ",),
+        ),
+        strict=True,
+    ):
+        assert all(part in mistake for part in parts), mistake
+
+
+@pytest.mark.parametrize("text", ["[guard\n", "guard = 3\n", "[guard]\nsoft_threshold = 'x'\n"])
+def test_a_combination_is_judged_only_where_all_of_it_is_known(tmp_path: Path, text: str) -> None:
+    environ = {"OMLXD_GUARD_HARD_THRESHOLD": "0.5"}
+    (mistake,) = mistakes_of({}, environ, write(tmp_path, text))
+    assert "config.toml: " in mistake
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "::1", "fe80::1%en0", "localhost", "my_mac.local", "büro.example", "::"]
+)
+def test_a_host_is_an_address_or_a_name(tmp_path: Path, host: str) -> None:
+    assert load({"server.host": host}, {}, home=str(tmp_path)).server.host == host
+
+
+@pytest.mark.parametrize("host", ["", "a b", "[::1]", "::g", "a..b", "http://a", "a/b", "a\0", "*"])
+def test_what_is_no_host_is_a_mistake_of_the_configuration(tmp_path: Path, host: str) -> None:
+    (mistake,) = mistakes_of({"server.host": host}, {}, str(tmp_path))
+    assert mistake.startswith("--host: cannot be used: ")
+
+
+def test_paths_are_relative_to_the_file_that_names_them_else_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each command, started elsewhere, would look into other folders than the daemon."""
+    monkeypatch.chdir(tmp_path)
+    home = write(
+        tmp_path / "home",
+        "[server]\nsocket = 'run/o.sock'\n[models]\ndirs = ['rel', '~/there', '/whole']\n",
+    )
+    config = load({}, {}, home=home)
+    assert config.server.socket == f"{home}/run/o.sock"
+    assert config.models.dirs == (f"{home}/rel", "~/there", "/whole")
+    given = {"OMLXD_MODEL_DIR": "a,~/b", "OMLXD_SERVER_SOCKET": "o.sock"}
+    config = load({}, given, home=home)
+    assert config.models.dirs == (f"{tmp_path}/a", "~/b")
+    assert config.server.socket == f"{tmp_path}/o.sock"
+    assert load({"models.dirs": ["x,y"]}, given, home=home).models.dirs == (f"{tmp_path}/x,y",)
