@@ -42,11 +42,13 @@ def control_routes(services: Services) -> APIRouter:
         return {"status": "ready", "preloading": list(services.pool.preloading)}
 
     @routes.get("/status")
+    @routes.head("/status", include_in_schema=False)
     async def status() -> Response:
         guard = services.guard_status() if services.guard_status is not None else {}
         return JSONResponse({**guard, **_status(services)})
 
     @routes.get("/v1/version")
+    @routes.head("/v1/version", include_in_schema=False)
     async def version() -> dict[str, str]:
         return {"version": identity.version}
 

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import Scope
 
 from omlxd import errors
 from omlxd.api.json_object import unreadable
@@ -66,6 +67,7 @@ TABLE: Final[Mapping[type[errors.OmlxdError], Meaning]] = {
     errors.MemoryPressure: _UNAVAILABLE,
     errors.MemoryPressureAborted: _UNAVAILABLE,
     errors.ModelUnloading: _UNAVAILABLE,
+    errors.ModelAway: _UNAVAILABLE,
     errors.ModelLoadCancelled: _UNAVAILABLE,
     errors.ModelTooLarge: Meaning(507, "insufficient_memory", retry=False),
     errors.InsufficientMemory: Meaning(507, "insufficient_memory"),
@@ -164,21 +166,34 @@ def _from_http(request: Request, error: HTTPException) -> errors.OmlxdError:
         hint = ""
         if path.startswith("/v1/v1/"):
             hint = " The path has /v1 twice: give the client a base URL without /v1, or drop one."
-        return errors.NotFound(f"There is nothing at {request.method} {path}.{hint}")
+        elif allowed_methods({**request.scope, "path": f"/v1{path}"}):
+            hint = f" Perhaps /v1{path} is meant: give the client a base URL that ends in /v1."
+        return nothing_at(request.method, path, hint)
     return unreadable(error.__cause__)
 
 
 def _method_refused(request: Request) -> Response:
-    """The framework names the methods of one route; a path may have several."""
-    scope, routes = request.scope, request.app.routes
-    known = [
+    allowed = ", ".join(allowed_methods(request.scope))
+    refused = errors.MethodNotAllowed(f"{request.url.path} answers {allowed} only.")
+    return error_response(refused, {"allow": allowed})
+
+
+def allowed_methods(scope: Scope) -> tuple[str, ...]:
+    """What the path may be called with, in the words of ``Allow``; none where nothing is.
+
+    The framework names the methods of one route; a path may have several.
+    """
+    routes = scope["app"].routes
+    known = tuple(
         method
         for method in _METHODS
         if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
-    allowed = ", ".join(known)
-    refused = errors.MethodNotAllowed(f"{request.url.path} answers {allowed} only.")
-    return error_response(refused, {"allow": allowed})
+    )
+    return (*known, "OPTIONS") if known else ()
+
+
+def nothing_at(method: str, path: str, hint: str = "") -> errors.NotFound:
+    return errors.NotFound(f"There is nothing at {method} {path}.{hint}")
 
 
 _REMEDIES: Final[Mapping[str, str]] = {

@@ -25,6 +25,7 @@ def guard_routes(control: GuardControl, options: ApiOptions) -> APIRouter:
     routes = APIRouter(tags=["memory guard"])
 
     @routes.get(PATH)
+    @routes.head(PATH, include_in_schema=False)
     async def show() -> Response:
         """Answers from memory, whatever the machine is doing."""
         return JSONResponse(guard_body(control))

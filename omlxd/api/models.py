@@ -39,6 +39,7 @@ def model_routes(services: Services) -> APIRouter:
     pool = services.pool
 
     @routes.get("/v1/models")
+    @routes.head("/v1/models", include_in_schema=False)
     async def models() -> dict[str, Any]:
         services.refuse_until_scanned()
         statuses = {status.id: status for status in pool.statuses()}
@@ -46,6 +47,7 @@ def model_routes(services: Services) -> APIRouter:
         return {"object": "list", "data": data}
 
     @routes.get("/v1/models/{name:path}")
+    @routes.head("/v1/models/{name:path}", include_in_schema=False)
     async def one_model(
         name: str, context: Context = None, concurrency: Concurrency = 1
     ) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlxd.api.envelope import add_headers
+from omlxd.api.errors import allowed_methods, nothing_at
 from omlxd.errors import Forbidden, InvalidRequest, UnsupportedMediaType
 from omlxd.units import KiB, format_bytes
 
@@ -22,7 +23,7 @@ MOST_HEADERS: Final = 200
 MOST_HEADER_BYTES: Final = 32 * KiB
 
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,64}")
 _REQUEST_HEADERS: Final = "authorization, content-type, x-api-key, x-request-id"
 _ANSWER_HEADERS: Final = "x-request-id, retry-after, x-should-retry"
@@ -113,7 +114,7 @@ class CallerCheck:
             )
         method = scope.get("method", "GET")
         if method == "OPTIONS":
-            await self._options(origin, headers)(scope, receive, send)
+            await self._options(scope, origin)(scope, receive, send)
             return
         if method in _CHANGING:
             _check_content(headers)
@@ -144,12 +145,15 @@ class CallerCheck:
             raise Forbidden("Requests from web pages of other sites are refused.")
         return origins[0] if origins else None
 
-    def _options(self, origin: str | None, asked: list[tuple[bytes, bytes]]) -> Response:
-        headers = {"allow": _METHODS}
+    def _options(self, scope: Scope, origin: str | None) -> Response:
+        allowed = ", ".join(allowed_methods(scope))
+        if not allowed:
+            raise nothing_at("OPTIONS", scope["path"])
+        headers = {"allow": allowed}
         if origin is not None and self._callers.listed(origin):
             headers |= {
-                "access-control-allow-methods": _METHODS,
-                "access-control-allow-headers": _request_headers(asked),
+                "access-control-allow-methods": allowed,
+                "access-control-allow-headers": _request_headers(scope["headers"]),
                 "access-control-max-age": "600",
             }
         return Response(status_code=204, headers=headers)
@@ -187,9 +191,14 @@ def _check_size(headers: list[tuple[bytes, bytes]]) -> None:
 
 
 def _check_target(path: str) -> None:
-    # "GET http://other/path" asks a proxy, and "*" nobody; NUL is in no name of ours.
-    if not path.startswith("/") or "\0" in path:
+    # "GET http://other/path" asks a proxy, and "*" nobody.
+    if not path.startswith("/"):
         raise InvalidRequest("The request's target must be a path that begins with '/'.")
+    if (control := _CONTROL.search(path)) is not None:
+        raise InvalidRequest(
+            f"The request's path holds a control character (%{ord(control[0]):02X}), which is in "
+            "no path and no name of this server; leave it out."
+        )
 
 
 def over_socket(scope: Scope) -> bool:

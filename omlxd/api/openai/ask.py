@@ -48,9 +48,9 @@ class Asked:
 
 
 def generating_model(services: Services, name: str | None) -> CatalogModel:
-    """The model that ``name`` means. Raises what ``Pool.resolve`` raises, and InvalidRequest for
-    one that writes no text."""
-    model = services.pool.resolve(name)
+    """The model that ``name`` means; some clients write none as "". Raises what ``Pool.resolve``
+    raises, and InvalidRequest for one that writes no text."""
+    model = services.pool.resolve(name or None)
     if model.kind in (ModelKind.EMBEDDING, ModelKind.RERANKER):
         raise InvalidRequest(
             f"model: '{model.id}' is made for {model.kind.value} and writes no text; choose a "

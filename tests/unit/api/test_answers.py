@@ -58,15 +58,27 @@ async def test_a_doubled_v1_is_explained(world: World, path: str) -> None:
     assert "/v1 twice" in call.error["message"]
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/models", "/models/org/tiny"])
+async def test_a_missing_v1_is_explained(world: World, path: str) -> None:
+    for method in ("GET", "POST"):
+        call = await Call(world.app, method, path).end()
+        assert call.status == 404
+        assert f"Perhaps /v1{path} is meant" in call.error["message"]
+
+
+async def test_an_empty_name_of_a_model_is_none(world: World) -> None:
+    assert (await post(world.app, CHAT, {**HELLO, "model": ""}).end()).status == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("GET", CHAT, "POST"),
-        ("DELETE", "/health", "GET, HEAD"),
-        ("DELETE", "/v1/models/tiny", "GET, PATCH"),
-        ("DELETE", "/v1/models/org/tiny", "GET, PATCH"),
-        ("PUT", "/openapi.json", "GET, HEAD"),
-        ("TRACE", "/health", "GET, HEAD"),
+        ("GET", CHAT, "POST, OPTIONS"),
+        ("DELETE", "/health", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/v1/models/tiny", "GET, HEAD, PATCH, OPTIONS"),
+        ("DELETE", "/v1/models/org/tiny", "GET, HEAD, PATCH, OPTIONS"),
+        ("PUT", "/openapi.json", "GET, HEAD, OPTIONS"),
+        ("TRACE", "/health", "GET, HEAD, OPTIONS"),
     ],
 )
 async def test_a_wrong_method_says_which_are_right(
@@ -76,6 +88,16 @@ async def test_a_wrong_method_says_which_are_right(
     assert (call.status, call.error["code"]) == (405, "method_not_allowed")
     assert call.headers["allow"] == allowed
     assert f"answers {allowed} only" in call.error["message"]
+    asked = await Call(still.app, "OPTIONS", path, content_type=None).end()
+    assert (asked.status, asked.headers["allow"]) == (204, allowed)
+
+
+async def test_head_answers_wherever_get_does() -> None:
+    world = World()
+    for path, methods in world.app.openapi()["paths"].items():
+        if "get" in methods:
+            call = await Call(world.app, "HEAD", path.replace("{name}", "org/tiny")).end()
+            assert call.status == 200, path
 
 
 @pytest.mark.parametrize(

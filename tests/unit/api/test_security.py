@@ -145,7 +145,7 @@ async def test_only_names_of_headers_are_repeated_to_a_page() -> None:
 async def test_options_is_answered_without_cors(still: World) -> None:
     call = await Call(still.app, "OPTIONS", CHAT, content_type=None).end()
     assert call.status == 204
-    assert "POST" in call.headers["allow"]
+    assert call.headers["allow"] == "POST, OPTIONS"
     assert not [name for name in call.headers if name.startswith("access-control")]
 
 
@@ -176,9 +176,22 @@ async def test_a_charset_of_utf_8_is_fine() -> None:
     assert (await post(World().app, CHAT, HELLO, content_type=kind).end()).status == 200
 
 
-@pytest.mark.parametrize("path", ["http://evil.example/status", "*", "status", "", "/v1/models/\0"])
+@pytest.mark.parametrize("path", ["http://evil.example/status", "*", "status", ""])
 async def test_a_target_that_is_no_path_of_ours_is_refused(still: World, path: str) -> None:
     assert (await get(still.app, path).end()).status == 400
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\x7f"])
+async def test_a_control_character_in_a_path_is_named(still: World, character: str) -> None:
+    call = await get(still.app, f"/v1/models/a{character}b").end()
+    assert call.status == 400
+    assert f"control character (%{ord(character):02X})" in call.error["message"]
+
+
+async def test_options_of_what_is_nowhere_is_no_answer_either(still: World) -> None:
+    call = await Call(still.app, "OPTIONS", "/", content_type=None).end()
+    assert (call.status, call.error["code"]) == (404, "not_found")
+    assert "allow" not in call.headers
 
 
 async def test_too_much_in_the_headers_is_refused(still: World) -> None:
