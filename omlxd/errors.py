@@ -14,7 +14,7 @@ OmlxdError
 ├── Unavailable                  right in itself, not now (``retry_after`` in seconds)
 │   ├── Starting, ShuttingDown, QueueFull, TemplatesBusy, RequestTimeout
 │   ├── MemoryPressure, MemoryPressureAborted
-│   └── ModelUnloading, ModelLoadCancelled
+│   └── ModelUnloading, ModelAway, ModelLoadCancelled
 ├── ModelTooLarge, InsufficientMemory
 ├── ModelBroken, ModelLoadFailed, GenerationFailed, EngineDied
 └── ConfigError, PortTaken, AlreadyRunning, StateUnreadable, StateUnwritable, ServiceFailed
@@ -186,6 +186,12 @@ class MemoryPressureAborted(Unavailable):
 
 class ModelUnloading(Unavailable):
     code = "model_unloading"
+
+
+class ModelAway(Unavailable):
+    """Its folder has left since the last look at the disk, and may come back."""
+
+    code = "model_away"
 
 
 class ModelLoadCancelled(Unavailable):

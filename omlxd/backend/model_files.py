@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omlxd.backend.safetensors import BadFile, is_lfs_pointer, read_weights
-from omlxd.errors import ModelBroken, ModelLoadFailed
+from omlxd.errors import ModelAway, ModelBroken, ModelLoadFailed
 from omlxd.printable import printable
 
 _JSON_LIMIT = 32 * 1024**2
@@ -41,9 +41,19 @@ class ModelFiles:
     tensor_bytes: int
 
 
+def check_folder(folder: Path) -> None:
+    """Raises ModelAway."""
+    if not folder.is_dir():
+        raise ModelAway(
+            f"{folder} does not exist any more (was it moved, or its volume disconnected?).",
+            retry_after=10.0,
+        )
+
+
 def check_model_files(folder: Path) -> ModelFiles:
     """Read headers and sizes. Raises ModelBroken naming the file, ModelLoadFailed for what is
-    whole but not served (a model that brings its own code)."""
+    whole but not served (a model that brings its own code), ModelAway."""
+    check_folder(folder)
     config = _read_config(folder)
     _check_tokenizer_config(folder)
     weight_files = tuple(sorted(f for f in folder.iterdir() if is_weight_file(f.name)))

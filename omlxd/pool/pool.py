@@ -271,9 +271,10 @@ class EnginePool:
     async def rescan(self) -> Catalog:
         """Look at all roots again; returns when all were read or ran out of time.
 
-        Failed loads are forgotten, since who asks for it may have mended what was wrong.
+        Failures of loads and tokenizers are forgotten: who asks may have mended what was wrong.
         """
         catalog = await self._scanner.scan()
+        self._tokenizers.forget_failures(but=())
         self._residency.forget_failures()
         return catalog
 

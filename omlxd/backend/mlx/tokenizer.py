@@ -46,7 +46,7 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
     """The tokenizer of the model folder ``path``; takes up to seconds, for a thread.
 
     Evaluates no MLX array. Raises ``ModelBroken`` naming the file at fault, ``ModelLoadFailed``
-    where a package that it needs is not installed.
+    where a package that it needs is not installed, ``ModelAway``.
     """
     files = read_tokenizer_files(Path(path))
     # Imported here: it takes seconds and belongs on the thread that loads.

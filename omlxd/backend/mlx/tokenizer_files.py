@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from omlxd.backend.model_files import check_folder
 from omlxd.errors import ModelBroken
 
 log = structlog.get_logger(__name__)
@@ -34,9 +35,8 @@ class TokenizerFiles:
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
-    """Raises ``ModelBroken`` naming the file and the entry."""
-    if not folder.is_dir():
-        raise ModelBroken(f"The model folder {folder} does not exist.")
+    """Raises ``ModelBroken`` naming the file and the entry, ``ModelAway``."""
+    check_folder(folder)
     config = _read_object(folder / "config.json")
     tokenizer_config = _read_object(folder / "tokenizer_config.json")
     _check_module_names(folder / "config.json", config)

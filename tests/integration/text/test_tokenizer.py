@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from omlxd.backend.mlx.coding import LockedCoding
 from omlxd.backend.mlx.tokenizer import MlxTokenizer, load_tokenizer
-from omlxd.errors import ModelBroken, NoChatTemplate, TemplateFailed
+from omlxd.errors import ModelAway, ModelBroken, NoChatTemplate, TemplateFailed
 from omlxd.text.detokenize import Detokenizer
 from omlxd.text.logprobs import token_piece
 from omlxd.text.options import TextOptions
@@ -402,7 +402,7 @@ def test_a_folder_without_a_tokenizer_is_broken(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ModelBroken, match=r"tokenizer\.json"):
         load_tokenizer(str(tmp_path))
-    with pytest.raises(ModelBroken, match="does not exist"):
+    with pytest.raises(ModelAway, match="does not exist any more"):
         load_tokenizer(str(tmp_path / "none"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from omlxd.backend.model_files import check_model_files, missing_shards, tensors_of
-from omlxd.errors import ModelBroken, ModelLoadFailed
+from omlxd.errors import ModelAway, ModelBroken, ModelLoadFailed
 from omlxd.units import MiB
 
 
@@ -38,6 +38,11 @@ def test_a_whole_folder_passes_with_its_sizes(folder: Path) -> None:
     files = check_model_files(folder)
     assert files.tensor_bytes == 16
     assert [f.name for f in files.weight_files] == ["model.safetensors"]
+
+
+def test_a_folder_that_has_left_is_not_broken(folder: Path) -> None:
+    with pytest.raises(ModelAway, match=r"/none does not exist any more \(was it moved"):
+        check_model_files(folder / "none")
 
 
 def test_truncated_weights_are_named(folder: Path) -> None:

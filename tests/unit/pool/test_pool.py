@@ -8,6 +8,7 @@ import pytest
 from omlxd.errors import (
     AmbiguousModel,
     InvalidRequest,
+    ModelAway,
     ModelBroken,
     ModelLoadFailed,
     ModelNotFound,
@@ -238,6 +239,30 @@ async def test_a_model_whose_tokenizer_cannot_be_read_has_a_problem() -> None:
     assert (status.problem.file, status.problem.attempts) == ("tokenizer.json", 1)
     house.show(a_model("m", fingerprint="mended"))
     assert house.status("m").problem is None
+
+
+async def test_a_model_whose_folder_has_left_may_be_asked_for_again() -> None:
+    house = House(a_model("m"))
+    away = "/models/m does not exist any more (was it moved?)."
+    house.tokenizer_fault = ModelAway(away, retry_after=10.0)
+    with pytest.raises(ModelAway) as caught:
+        await house.pool.tokenizer(a_model("m"))
+    assert caught.value.message == (
+        "Model 'm' cannot be loaded: its folder does not exist any more (was it moved?)."
+    )
+    assert 0 < (caught.value.retry_after or 0) <= 10
+
+
+async def test_a_rescan_by_request_forgets_that_a_tokenizer_could_not_be_read() -> None:
+    house = House(a_model("m"))
+    house.tokenizer_fault = ModelBroken("tokenizer.json is damaged.")
+    with pytest.raises(ModelBroken):
+        await house.pool.load("m")
+    house.tokenizer_fault = None
+    await house.pool.rescan()
+    house.show(a_model("m"))
+    assert house.status("m").problem is None
+    await house.pool.load("m")
 
 
 PINNED = PoolOptions(settings={"m": ModelSettings(pinned=True)}, retry_first=10.0)
