@@ -120,6 +120,7 @@ def build(
             phase=lambda: life.phase,
             requests=engine.requests,
             open_requests=open_requests,
+            places=config.engine.max_concurrent + config.engine.max_waiting,
             guard=guard.control,
             guard_status=lambda: status_keys(guard.control),
             keys=KeyRing(

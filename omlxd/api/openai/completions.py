@@ -29,12 +29,7 @@ def completion_routes(services: Services) -> APIRouter:
         services.refuse_unless_ready()
         refuse_unsupported(body.model_extra or {})
         prompts = body.prompts
-        most = services.options.max_prompts
-        if len(prompts) > most:
-            raise InvalidRequest(
-                f"prompt: {len(prompts)} prompts; one request may have {most} (api.max_prompts).",
-                param="prompt",
-            )
+        _check_number(services, len(prompts))
         request_id = f"cmpl-{secrets.token_hex(12)}"
 
         async def prepare(entry: OpenRequest) -> tuple[Ask, CompletionWire]:
@@ -53,6 +48,22 @@ def completion_routes(services: Services) -> APIRouter:
         )
 
     return routes
+
+
+def _check_number(services: Services, prompts: int) -> None:
+    most, places = services.options.max_prompts, services.places
+    if prompts > most:
+        raise InvalidRequest(
+            f"prompt: {prompts} prompts; one request may have {most} (api.max_prompts).",
+            param="prompt",
+        )
+    # The engine would call the queue full, and that is worth another try.
+    if places is not None and prompts > places:
+        raise InvalidRequest(
+            f"prompt: {prompts} prompts; a model of this server has {places} places for what runs "
+            "and waits. Send fewer at a time, or raise engine.max_waiting.",
+            param="prompt",
+        )
 
 
 @dataclass(frozen=True, slots=True)
