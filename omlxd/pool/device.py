@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from contextvars import Context
 from typing import Any
 
 import structlog
@@ -127,7 +128,8 @@ class Device:
             await asyncio.wait(self._tasks)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
+        # Not the caller's context: the request that set it off is one of many that it is for.
+        task = asyncio.create_task(work, name=name, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

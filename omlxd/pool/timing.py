@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 
 from omlxd.pool.protocol import Timer
 
@@ -9,7 +10,8 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 def loop_call_later(delay: float, callback: Callable[[], None]) -> Timer:
-    return asyncio.get_running_loop().call_later(delay, callback)
+    """In a context of its own: it is nobody's doing, least of all that of who set the timer."""
+    return asyncio.get_running_loop().call_later(delay, callback, context=Context())
 
 
 async def pause(call_later: CallLater | None, seconds: float) -> None:

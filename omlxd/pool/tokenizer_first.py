@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 
 import structlog
 
@@ -37,7 +38,10 @@ class TokenizerFirst:
             return True
         if record.id not in self._reading:
             name = f"tokenizer of {record.id}"
-            self._reading[record.id] = asyncio.create_task(self._try(record), name=name)
+            # No request's context: none waits for it.
+            self._reading[record.id] = asyncio.create_task(
+                self._try(record), name=name, context=Context()
+            )
         return False
 
     async def _try(self, record: ModelRecord) -> None:
