@@ -1,40 +1,31 @@
 """Serves a model from a folder of this clone, asks it one question and says how to go on."""
 
 import argparse
+import errno
 import json
 import os
-import signal
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import httpx
+from child_daemon import child, heed, leave, log_tail, say
+from conversation import CannotGoOn, answer, ask, load
 
-from omlxd.cli.client import address_of, key_for, read_instance
+from omlxd.cli.client import Unreachable, address_of, key_for, read_instance
+from omlxd.service.single_instance import running
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".home"
 LOG = HOME / "logs" / "quickstart.log"
 MODELS = HOME / "models"
 SMOLLM2 = "SmolLM2-135M-Instruct"
-QUESTION = "What is the capital of France, and what is it known for?"
-ANSWER_TOKENS = 120
 START_LIMIT_S = 60
-STOP_LIMIT_S = 40  # more than the daemon's own limits for draining and stopping together
-
-
-class CannotGoOn(Exception):
-    """The message says why and what to do."""
-
-
-def say(text: str) -> None:
-    print(f"==> {text}", flush=True)
 
 
 def make_model() -> None:
@@ -76,41 +67,34 @@ def runs_at(url: str) -> bool:
     return True
 
 
-@contextmanager
-def daemon(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The daemon as a child, stopped on the way out however that comes."""
-    LOG.parent.mkdir(parents=True, exist_ok=True)
+def refuse_a_second() -> None:
+    """One daemon at a time has the folder of this clone."""
+    found = running(HOME / "state")
+    if found is None:
+        return
+    hint = "wait until it has an address, and ask that one"
+    if found.url:
+        hint = f"it is at {found.url}: ask it with scripts/quickstart --port {found.port}"
+    raise CannotGoOn(
+        f"the daemon of this clone runs already, as process {found.pid}; {hint}, "
+        f"or stop it with kill {found.pid}"
+    )
+
+
+def daemon(port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "omlxd", "serve", "--home", str(HOME)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     say(f"starting the daemon (its log: {LOG})")
-    with LOG.open("wb") as log:
-        # A session of its own, so that Ctrl-C reaches only this process and the stop is one.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        stop(process)
+    return child(command, LOG)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    say("stopping the daemon")
-    process.terminate()
-    try:
-        process.wait(STOP_LIMIT_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()
-        process.wait()
-
-
-def wait_until_ready(url: str, child: "subprocess.Popen[bytes] | None") -> None:
+def wait_until_ready(url: str, started: "subprocess.Popen[bytes] | None") -> None:
     began = said = time.monotonic()
     while True:
-        if child is not None and child.poll() is not None:
-            raise CannotGoOn(f"the daemon ended with {child.returncode}; its log:\n{log_tail()}")
+        if started is not None and started.poll() is not None:
+            raise CannotGoOn(
+                f"the daemon ended with {started.returncode}; its log:\n{log_tail(LOG)}"
+            )
         try:
             headers = headers_for(url)
             ready = get(f"{url}/ready", 2, headers)
@@ -129,10 +113,6 @@ def wait_until_ready(url: str, child: "subprocess.Popen[bytes] | None") -> None:
         time.sleep(0.05)
 
 
-def log_tail(lines: int = 20) -> str:
-    return "\n".join(LOG.read_text(errors="replace").splitlines()[-lines:])
-
-
 def choose_model(client: httpx.Client) -> str:
     """SmolLM2 where it is served, else the smallest; waits for the first look at the folders."""
     for _ in range(50):
@@ -141,100 +121,50 @@ def choose_model(client: httpx.Client) -> str:
         if models:
             return SMOLLM2 if SMOLLM2 in models else min(models, key=lambda name: models[name])
         time.sleep(0.2)
-    raise CannotGoOn(f"no model is served; {client.base_url}/status says why. Is {MODELS} empty?")
+    raise CannotGoOn(f"no model is served. {why_none(answer(client.get('/status')))}")
 
 
-def load(client: httpx.Client, model: str) -> None:
-    """Has the model loaded, and says how far it is once a second."""
-    say(f"loading {model}")
-    with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(client.post, f"/v1/models/{model}/load", json={}, timeout=600)
-        while not wait([loading], timeout=1).done:
-            entry = status_of(client, model)
-            done = entry.get("progress")
-            share = None if done is None else f"{done:.0%}"
-            told = filter(None, (entry.get("state"), share, entry.get("detail")))
-            print("   ", *told, flush=True)
-        answer(loading.result())
-
-
-def status_of(client: httpx.Client, model: str) -> dict[str, Any]:
-    models: list[dict[str, Any]] = answer(client.get("/status"))["models"]
-    return next((entry for entry in models if entry["id"] == model), {})
-
-
-def answer(response: httpx.Response) -> Any:
-    """The JSON of a good answer; the server's own message where it is an error."""
-    if response.is_success:
-        return response.json()
-    response.read()
-    try:
-        message = response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = response.text[:500]
-    raise CannotGoOn(f"{response.url} answered {response.status_code}: {message}")
-
-
-def ask(client: httpx.Client, model: str) -> None:
-    say(f"asking {model}: {QUESTION}")
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": QUESTION}],
-        "max_tokens": ANSWER_TOKENS,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    began = time.monotonic()
-    first = None
-    usage: dict[str, Any] = {}
-    print()
-    with client.stream("POST", "/v1/chat/completions", json=body, timeout=600) as response:
-        if not response.is_success:
-            answer(response)
-        for chunk in chunks(response.iter_lines()):
-            usage = chunk.get("usage") or usage
-            for choice in chunk["choices"]:
-                text = choice["delta"].get("content") or ""
-                first = first or (time.monotonic() if text else None)
-                print(text, end="", flush=True)
-    print("\n")
-    ended = time.monotonic()
-    if first and usage.get("completion_tokens", 0) > 1:
-        rate = (usage["completion_tokens"] - 1) / max(ended - first, 1e-6)
-        say(
-            f"{usage['completion_tokens']} tokens, the first after {first - began:.2f} s, "
-            f"then {rate:.0f} a second"
-        )
-
-
-def chunks(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        if line.startswith("data: ") and line != "data: [DONE]":
-            chunk = json.loads(line.removeprefix("data: "))
-            if "error" in chunk:
-                raise CannotGoOn(f"the answer broke off: {chunk['error'].get('message')}")
-            yield chunk
+def why_none(status: Mapping[str, Any]) -> str:
+    """What the server found instead of a model to chat with, and what to do."""
+    server = status["server"]
+    found = []
+    for model in status["models"]:
+        problem = model["problem"] or {}
+        reason = f"{problem.get('file') or ''} {problem.get('message') or model['kind']}".strip()
+        found.append(f"{model['id']}: {reason}")
+    found += [f"{skipped['name']}: {skipped['reason']}" for skipped in server["skipped"]]
+    roots = server["model_roots"]
+    found += [
+        f"{root['path']}: {root['state']} {root['detail'] or ''}".rstrip()
+        for root in roots
+        if root["state"] not in ("ok", "absent")
+    ]
+    remedy = f"Put an MLX model folder into {MODELS}, or empty that: then a small model is made."
+    if not found:
+        return f"Nothing is in {', '.join(root['path'] for root in roots)}. {remedy}"
+    return "\n    ".join(["What was found:", *found]) + f"\n{remedy}"
 
 
 def say_how_to_go_on(url: str, model: str, *, keyed: bool) -> None:
     key, header = "none", ""
     if keyed:
         key, header = "KEY", " -H 'authorization: Bearer KEY'"
-        command = f"OMLXD_HOME='{HOME}' {sys.executable} -m omlxd key add NAME"
+        home, python = shlex.quote(str(HOME)), shlex.quote(sys.executable)
+        command = f"OMLXD_HOME={home} {python} -m omlxd key add NAME"
         print(f"\nThe server asks for an API key. This makes one:\n\n    {command}")
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
     print(f"""
 The server speaks OpenAI's protocol at {url}/v1. From another terminal:
 
     curl {url}/v1/chat/completions{header} -H 'content-type: application/json' -d \\
-      '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+      {shlex.quote(json.dumps(body))}
 
 or with OpenAI's Python SDK (pip install openai):
 
     from openai import OpenAI
     client = OpenAI(base_url="{url}/v1", api_key="{key}")
     messages = [{{"role": "user", "content": "Hello!"}}]
-    print(client.chat.completions.create(model="{model}", messages=messages))
+    print(client.chat.completions.create(model={json.dumps(model)}, messages=messages))
 
 What it is doing, and where it looks for models: {url}/status""")
 
@@ -256,6 +186,7 @@ def quickstart(port: int, *, once: bool) -> None:
         wait_until_ready(url, None)
         talk(url)
         return
+    refuse_a_second()
     make_model()
     with daemon(port) as process:
         wait_until_ready(url, process)
@@ -266,7 +197,9 @@ def quickstart(port: int, *, once: bool) -> None:
         say("the daemon runs until you press Ctrl-C")
         with suppress(KeyboardInterrupt):
             process.wait()
-            raise CannotGoOn(f"the daemon ended with {process.returncode}; its log:\n{log_tail()}")
+            raise CannotGoOn(
+                f"the daemon ended with {process.returncode}; its log:\n{log_tail(LOG)}"
+            )
 
 
 def port(text: str) -> int:
@@ -276,9 +209,12 @@ def port(text: str) -> int:
     return number
 
 
-def leave(number: int, frame: FrameType | None) -> None:
-    """Turns a signal into an exception, so that the daemon is stopped on the way out."""
-    raise KeyboardInterrupt
+def why(error: OSError) -> str:
+    """The path and what to do."""
+    remedy = f"see that it can be written, or move {HOME} away and run this again"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "make room on its disk"
+    return f"{error.filename or 'the output'} cannot be used: {error.strerror}; {remedy}"
 
 
 def main() -> int:
@@ -286,19 +222,30 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="stop the daemon after the answer")
     parser.add_argument("--port", type=port, default=8484, metavar="N", help="(default 8484)")
     args = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
     try:
+        heed(leave)
         quickstart(args.port, once=args.once)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read the output has left
-        return 141
-    except (CannotGoOn, httpx.HTTPError) as error:
+    except (CannotGoOn, Unreachable, httpx.HTTPError) as error:
         print(f"error: {error or repr(error)}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.EPIPE, errno.EIO):
+            return 141  # whoever read the output has left
+        print(f"error: {why(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        drop_what_nobody_reads()
     return 0
+
+
+def drop_what_nobody_reads() -> None:
+    """Else the interpreter complains of it when it ends, and the exit code is another."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
-"""The first command of a newcomer, where an API key exists already."""
+"""The first command of a newcomer: its API key, and what it says where it cannot go on."""
 
+import errno
 import json
+import os
+import shlex
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 import quickstart
+
+from omlxd.service import single_instance
 
 URL = "http://127.0.0.1:8484"
 KEY = "omlxd_key-of-this-run"
@@ -88,3 +94,109 @@ def test_how_to_go_on_names_a_key_where_one_is_asked_for(
     assert ("-H 'authorization: Bearer KEY'" in told) is keyed
     assert ("key add NAME" in told) is keyed
     assert ('api_key="none"' in told) is not keyed
+
+
+def test_the_command_that_makes_a_key_is_right_for_folders_of_any_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quickstart, "HOME", Path("/it's here/.home"))
+    monkeypatch.setattr(sys, "executable", "/it's here/python")
+    quickstart.say_how_to_go_on(URL, "it's", keyed=True)
+    told = capsys.readouterr().out
+    command = next(line for line in told.splitlines() if "key add" in line)
+    assert shlex.split(command)[:2] == ["OMLXD_HOME=/it's here/.home", "/it's here/python"]
+    curl = shlex.split(told[told.index("curl") : told.index("or with")].replace("\\\n", ""))
+    assert json.loads(curl[-1])["model"] == "it's"
+
+
+def test_a_second_daemon_of_the_clone_is_not_started_and_the_log_of_the_first_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On another port than the one asked for."""
+    monkeypatch.setattr(quickstart, "HOME", tmp_path)
+    monkeypatch.setattr(quickstart, "runs_at", lambda url: False)
+    lock = single_instance.take(tmp_path / "state", version="1", interpreter="python", now=0.0)
+    with pytest.raises(quickstart.CannotGoOn, match=f"process {os.getpid()}; wait"):
+        quickstart.quickstart(8484, once=True)
+    lock.announce("127.0.0.1", 8485)
+    with pytest.raises(quickstart.CannotGoOn, match="scripts/quickstart --port 8485"):
+        quickstart.quickstart(8484, once=True)
+    lock.release()
+    quickstart.refuse_a_second()
+
+
+def status(**server: object) -> dict[str, object]:
+    roots = [{"path": "/models", "state": "ok", "detail": None}]
+    return {"models": [], "server": {"skipped": [], "model_roots": roots, **server}}
+
+
+def test_what_was_found_instead_of_a_model_is_said() -> None:
+    problem = {"file": "config.json", "message": "is not JSON"}
+    said = quickstart.why_none(
+        {
+            **status(
+                skipped=[{"name": "notes", "reason": "holds no config.json"}],
+                model_roots=[{"path": "/far", "state": "denied", "detail": "not yours"}],
+            ),
+            "models": [
+                {"id": "half", "kind": None, "problem": problem},
+                {"id": "bge", "kind": "embedding", "problem": None},
+            ],
+        }
+    )
+    assert said.splitlines()[1:-1] == [
+        "    half: config.json is not JSON",
+        "    bge: embedding",
+        "    notes: holds no config.json",
+        "    /far: denied not yours",
+    ]
+
+
+def test_where_nothing_was_found_the_folders_are_named() -> None:
+    assert quickstart.why_none(status()).startswith("Nothing is in /models. Put an MLX model")
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """For main: no arguments, and the signals stay those of pytest."""
+    monkeypatch.setattr(sys, "argv", ["quickstart"])
+    monkeypatch.setattr(quickstart, "heed", lambda handler: None)
+    monkeypatch.setattr(quickstart, "runs_at", lambda url: False)
+    return monkeypatch
+
+
+def test_a_home_that_is_a_file_is_named_with_what_to_do(
+    ended: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / ".home"
+    home.touch()
+    ended.setattr(quickstart, "HOME", home)
+    ended.setattr(quickstart, "MODELS", home / "models")
+    assert quickstart.main() == 1
+    said = capsys.readouterr().err
+    assert str(home) in said
+    assert f"move {home} away" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "make room"),
+        (OSError(errno.EPIPE, "Broken pipe"), 141, ""),
+        (OSError(errno.EIO, "Input/output error"), 141, ""),
+        (quickstart.Unreachable("you may not look into it"), 1, "you may not"),
+    ],
+)
+def test_failures_end_with_a_sentence(
+    ended: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    said: str,
+) -> None:
+    def fail(port: int, *, once: bool) -> None:
+        raise error
+
+    ended.setattr(quickstart, "quickstart", fail)
+    assert quickstart.main() == code
+    assert said in capsys.readouterr().err

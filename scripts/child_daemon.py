@@ -1,0 +1,86 @@
+"""A daemon that a script starts as its child, and that ends with it, however that comes."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+STOP_LIMIT_S = 40  # more than the daemon's own limits for draining and stopping together
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MARK = "==> quickstart starts the daemon"
+
+
+def say(text: str) -> None:
+    print(f"==> {text}", flush=True)
+
+
+def heed(handler: "Callable[[int, FrameType | None], object] | signal.Handlers") -> None:
+    """What the signals that end a program do from now on."""
+    for number in ENDING:
+        signal.signal(number, handler)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """Turns the first signal into an exception; no other one cuts the way out short."""
+    heed(signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """A signal that comes meanwhile takes hold at the end of the block."""
+    came: list[int] = []
+    heed(lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        heed(leave)
+    if came:
+        leave(came[0], None)
+
+
+@contextmanager
+def child(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs ``command``, which adds to ``log`` what it says, until the way out of the block."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    process = None
+    try:
+        with held_back(), log.open("ab", buffering=0) as out:
+            with suppress(OSError):  # a full disk is the child's to tell
+                out.write(f"{MARK}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+            # A session of its own, so that Ctrl-C reaches only this process and the stop is one.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        yield process
+    finally:
+        if process is not None:
+            try:
+                stop(process)
+            except KeyboardInterrupt:  # before it was deaf to signals
+                stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Also where nobody reads any more what is said. Ctrl-C meanwhile kills the process."""
+    heed(signal.SIG_IGN)
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        signal.signal(signal.SIGINT, leave)
+        with suppress(OSError):
+            say("stopping the daemon")
+        process.wait(STOP_LIMIT_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+
+
+def log_tail(log: Path, lines: int = 20) -> str:
+    """The end of what the last child said."""
+    said = log.read_text(errors="replace").rpartition(MARK)[2].splitlines()[1:]
+    return "\n".join(said[-lines:])

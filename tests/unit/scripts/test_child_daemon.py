@@ -1,0 +1,125 @@
+"""The daemon of the quickstart ends with it: whoever stops reading, whatever signal comes when."""
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import child_daemon
+import pytest
+
+
+class Process:
+    """As Popen; signals come where ``interrupted`` names a method."""
+
+    def __init__(self, *interrupted: str) -> None:
+        self.interrupted = list(interrupted)
+        self.calls: list[str] = []
+
+    def __call__(self, *_: object, **__: object) -> "Process":
+        self.came("start")
+        return self
+
+    def came(self, call: str) -> None:
+        if call in self.interrupted:
+            self.interrupted.remove(call)
+            signal.raise_signal(signal.SIGHUP if call != "wait" else signal.SIGINT)
+        self.calls.append(call)
+
+    def poll(self) -> int | None:
+        self.came("poll")
+        return None
+
+    def terminate(self) -> None:
+        self.came("terminate")
+
+    def kill(self) -> None:
+        self.came("kill")
+
+    def wait(self, limit: float | None = None) -> int:
+        self.came("wait")
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """As quickstart sets them; those of pytest again afterwards."""
+    before = {number: signal.getsignal(number) for number in child_daemon.ENDING}
+    child_daemon.heed(child_daemon.leave)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run(process: Process, monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    monkeypatch.setattr(subprocess, "Popen", process)
+    with child_daemon.child(["daemon"], log):
+        process.came("work")
+
+
+@pytest.mark.parametrize("gone", [errno.EPIPE, errno.EIO])
+def test_the_daemon_is_stopped_though_nobody_reads_what_is_said(
+    gone: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A closed pipe, and a closed terminal."""
+
+    def say(text: str) -> None:
+        raise OSError(gone, os.strerror(gone))
+
+    monkeypatch.setattr(child_daemon, "say", say)
+    process = Process()
+    run(process, monkeypatch, tmp_path / "log")
+    assert process.calls == ["start", "work", "poll", "terminate", "wait"]
+
+
+@pytest.mark.parametrize(
+    "when", [("start",), ("work",), ("start", "poll"), ("work", "poll"), ("work", "terminate")]
+)
+def test_the_daemon_is_stopped_whenever_signals_come(
+    when: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    process = Process(*when)
+    with pytest.raises(KeyboardInterrupt):
+        run(process, monkeypatch, tmp_path / "log")
+    assert process.calls[-3:] == ["poll", "terminate", "wait"]
+
+
+def test_a_signal_between_the_end_and_the_stop_does_not_keep_the_daemon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    heed = child_daemon.heed
+    late = iter([signal.SIGHUP])
+
+    def interrupted(handler: Any) -> None:
+        if process.calls[-1:] == ["work"] and (number := next(late, None)):
+            signal.raise_signal(number)
+        heed(handler)
+
+    process = Process()
+    monkeypatch.setattr(child_daemon, "heed", interrupted)
+    run(process, monkeypatch, tmp_path / "log")
+    assert process.calls[-3:] == ["poll", "terminate", "wait"]
+
+
+def test_ctrl_c_while_the_daemon_stops_kills_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    process = Process("work", "wait")
+    with pytest.raises(KeyboardInterrupt):
+        run(process, monkeypatch, tmp_path / "log")
+    assert process.calls[-4:] == ["poll", "terminate", "kill", "wait"]
+
+
+def test_a_log_is_added_to_and_its_tail_is_of_the_last_daemon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "logs" / "log"
+    for line in ("first", "second"):
+        run(Process(), monkeypatch, log)
+        with log.open("a") as out:
+            out.write(f"{line}\n")
+    assert "first" in log.read_text()
+    assert child_daemon.log_tail(log) == "second"
