@@ -34,16 +34,16 @@ class Remembered:
             self._report(f"{self._name} cannot be read ({error.strerror})")
         return None
 
-    def write(self, value: Any) -> asyncio.Future[None]:
-        """Begins after the writes before it; the future raises OSError."""
+    def write(self, value: Any) -> asyncio.Task[None]:
+        """Begins after the writes before it; the task, not to be cancelled, raises OSError."""
         self._last = asyncio.create_task(self._write(self._last, value), name="remember")
         self._last.add_done_callback(self._finished)
-        return asyncio.shield(self._last)
+        return self._last
 
     async def keep(self, change: Any) -> None:
         """Returns when the ``change``, which is in force, is on disk. Raises StateUnwritable."""
         try:
-            await self.write(change)
+            await asyncio.shield(self.write(change))
         except OSError as error:
             raise StateUnwritable(
                 f"The change is in force but will be lost at a restart: {error.strerror}."

@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from omlxd.errors import ModelBroken, ModelLoadFailed
+from omlxd.errors import ModelBroken, ModelLoadFailed, StateUnwritable
 from omlxd.pool.catalog import CatalogModel, ModelKind
 from omlxd.pool.ledger import Ledger
+from omlxd.pool.remembered import Remembered
 from omlxd.pool.sizes import SizeBook
 from omlxd.pool.timing import Alarm
 from omlxd.pool.tokenizers import RETRY_AFTER, TokenizerCache
@@ -119,6 +122,22 @@ async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> N
     assert cache.failure(a_model("m")) is not None
     await failure()
     assert len(loads) == 2
+
+
+async def test_what_cannot_be_remembered_is_told_once_and_is_no_lost_exception(
+    tmp_path: Path,
+) -> None:
+    lost: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+    (tmp_path / "full").write_text("")
+    file = Remembered(tmp_path / "full", "sizes.json")
+    file.write({})
+    await file.flush()
+    with pytest.raises(StateUnwritable):
+        await file.keep({})
+    gc.collect()
+    assert file.trouble is not None
+    assert lost == []
 
 
 async def test_what_was_wrong_with_a_tokenizer_is_known_until_one_is_read() -> None:
