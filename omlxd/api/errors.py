@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -105,8 +106,9 @@ def error_object(error: errors.OmlxdError) -> dict[str, Any]:
     }
 
 
-def error_body(error: errors.OmlxdError) -> bytes:
-    text = json.dumps({"error": error_object(error)}, ensure_ascii=False, default=str)
+def error_body(error: errors.OmlxdError, head: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """``head``: further keys beside ``error``."""
+    text = json.dumps({**head, "error": error_object(error)}, ensure_ascii=False, default=str)
     return text.encode("utf-8", "replace")  # a name the client sent may hold a lone surrogate
 
 

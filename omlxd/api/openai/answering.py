@@ -77,7 +77,8 @@ class Wire(Protocol):
 
     def ending(self, index: int, finish: FinishReason) -> dict[str, Any]: ...
 
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]: ...
+    def head(self) -> dict[str, Any]:
+        """What every chunk begins with, before its choices."""
 
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -142,25 +143,32 @@ class Answering:
         return dumps(wire.whole(choices, usage.wire()))
 
     async def _write_or_fail(self, stream: EventStream, prepare: Prepare, usage: bool) -> None:
+        # Strict clients want it in an error too. Without choices: one that finds them takes the
+        # event for a chunk, and the error is lost (Zed).
+        head: dict[str, Any] = {}
         try:
-            await self._write(stream, prepare, usage)
+            await self._write(stream, prepare, usage, head)
         except OmlxdError as error:
             if stream.give_up_unopened():
                 raise
             log.warning("stream_failed", code=error.code, message=error.message)
-            await stream.event(error_body(error))
+            await stream.event(error_body(error, head))
         except Exception:
             if stream.give_up_unopened():
                 raise
             log.exception("stream_failed")
-            await stream.event(error_body(internal_error(self._id)))
+            await stream.event(error_body(internal_error(self._id), head))
         await stream.close()
 
-    async def _write(self, stream: EventStream, prepare: Prepare, with_usage: bool) -> None:
+    async def _write(
+        self, stream: EventStream, prepare: Prepare, with_usage: bool, head: dict[str, Any]
+    ) -> None:
+        """Fills ``head`` as soon as it is known."""
         usage = Usage()
         opened: set[int] = set()
         with self._services.open_requests.tracked(self._id) as entry:
             ask, wire = await prepare(entry)
+            head |= wire.head()
             async with aclosing(self._answers(ask, entry)) as answers:
                 async for index, item in answers:
                     if isinstance(item, AnswerProgress):
@@ -177,7 +185,7 @@ class Answering:
                         usage.add(item)
                         await stream.event(dumps(wire.ending(index, item.finish_reason)))
         if with_usage:
-            await stream.event(dumps(wire.usage(usage.wire())))
+            await stream.event(dumps({**head, "choices": [], "usage": usage.wire()}))
 
     async def _answers(self, ask: Ask, entry: OpenRequest) -> AsyncGenerator[tuple[int, Answer]]:
         """(choice, piece of its answer), the choices interleaved as they come."""

@@ -80,8 +80,8 @@ class ChatWire:
     def ending(self, index: int, finish: FinishReason) -> dict[str, Any]:
         return self._chunk(index, {}, finish.value)
 
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+    def head(self) -> dict[str, Any]:
+        return self._head("chat.completion.chunk")
 
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -101,7 +101,7 @@ class ChatWire:
 
     def _chunk(self, index: int, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**self.head(), "choices": [choice]}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

@@ -88,8 +88,13 @@ class CompletionWire:
     def ending(self, index: int, finish: FinishReason) -> dict[str, Any]:
         return self._body([_choice(index, "", None, finish.value)])
 
-    def usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return {**self._body([]), "usage": usage}
+    def head(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+        }
 
     def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         return {**self._body([self._whole(i, c) for i, c in enumerate(choices)]), "usage": usage}
@@ -102,13 +107,7 @@ class CompletionWire:
         return _choice(index, "".join(choice.text), logprobs, finish)
 
     def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        }
+        return {**self.head(), "choices": choices}
 
 
 def _choice(

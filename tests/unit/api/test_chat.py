@@ -197,6 +197,22 @@ async def test_a_failure_in_the_stream_is_an_error_event_and_done(world: World) 
     assert world.pool.released == 1
 
 
+@pytest.mark.parametrize("error", [GenerationFailed("no"), ZeroDivisionError("no")])
+@pytest.mark.parametrize(
+    ("path", "body"), [(PATH, HELLO), ("/v1/completions", {"prompt": "a"})], ids=["chat", "text"]
+)
+async def test_an_error_event_has_the_head_of_its_stream(
+    world: World, path: str, body: dict[str, object], error: Exception
+) -> None:
+    """T59. But no choices: Zed would take it for a chunk and go on."""
+    world.pool.scripts.append([Say("ab"), Fail(error)])
+    call = await post(world.app, path, {**body, "stream": True}).end()
+    *_, last, failed, _ = call.events
+    del last["choices"], failed["error"]
+    assert failed == last
+    assert failed["created"] == 1_760_000_000
+
+
 async def test_a_fault_of_ours_in_the_stream_tells_nothing_of_the_inside(world: World) -> None:
     world.pool.scripts.append([Say("ab"), Fail(ZeroDivisionError("secret"))])
     call = await ask(world, stream=True).end()
