@@ -157,7 +157,8 @@ def write_tokenizer(meta: dict[str, Any], folder: Path) -> None:
     kinds = zip(tokens, meta["tokenizer.ggml.token_type"], strict=True)
     control = [token for token, kind in kinds if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    # Its own save has one kind of error for everything.
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     settings = {
         # The class that takes tokenizer.json as it is; others rebuild it by their own rules.
@@ -274,7 +275,10 @@ def main() -> int:
     args = parser.parse_args()
     try:
         made = make(args.folder.absolute(), args.dtype, args.cache)
-    except (CannotMake, NotReadable, OSError) as e:
+    except OSError as e:
+        print(f"error: {args.folder} cannot be made: {e}", file=sys.stderr)
+        return 1
+    except (CannotMake, NotReadable) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,7 +1,10 @@
 """The maker of the real model: GGUF's forms of numbers, and a folder that is whole or absent."""
 
+import errno
 import json
+import os
 import struct
+import sys
 from pathlib import Path
 
 import gguf_file
@@ -122,3 +125,30 @@ def test_a_model_of_the_same_recipe_is_not_made_again(tmp_path: Path) -> None:
     recipe = {"recipe": smollm2.RECIPE, "gguf_sha256": smollm2.GGUF_SHA256, "dtype": "float32"}
     (folder / smollm2.RECIPE_FILE).write_text(json.dumps(recipe))
     assert smollm2.make(folder, "float32", tmp_path / "no-cache") is False
+
+
+def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """As on a full disk, of which tokenizers makes an Exception of no kind."""
+    (tmp_path / "tokenizer.json").mkdir()
+    meta = {
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": ["a"],
+        "tokenizer.ggml.token_type": [1],
+        "tokenizer.ggml.merges": [],
+    }
+    with pytest.raises(IsADirectoryError):
+        smollm2.write_tokenizer(meta, tmp_path)
+
+
+def test_a_full_disk_is_told_with_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(folder: Path, cache: Path, dtype: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = tmp_path / "models" / "model"
+    monkeypatch.setattr(smollm2, "fill", fill)
+    monkeypatch.setattr(sys, "argv", ["smollm2", str(folder)])
+    assert smollm2.main() == 1
+    assert capsys.readouterr().err.startswith(f"error: {folder} cannot be made: ")
+    assert [path.name for path in folder.parent.iterdir()] == [".model.lock"]
