@@ -1,7 +1,8 @@
 """Reads one root of models, whatever its layout; blocking, so it runs on a thread of its own.
 
 Layouts: ``model/``, ``org/model/``, a root that itself is a model, and the Hugging Face cache
-(``models--org--name/snapshots/<commit>``, the commit named in ``refs/main``).
+(``models--org--name/snapshots/<commit>``, the commit named in ``refs/main``) or one repository
+or snapshot of it.
 """
 
 import errno
@@ -62,6 +63,9 @@ def _scan_level(root: str, names: list[str], findings: Findings, headers: Header
     if "config.json" in names:
         model_id, confines = _lone_model(root)
         scan_model(model_id, root, confines, findings, headers)
+        return
+    if is_hub(root):
+        scan_hub(root, root, root, findings, headers)
         return
     for name, folder in _folders(root, root, names, findings):
         _scan_child(root, name, folder, findings, headers)
