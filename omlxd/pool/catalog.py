@@ -59,10 +59,13 @@ class BrokenModel:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A folder that is no model, or not one to be served; ``name`` is relative to its root."""
+    """A folder that is no model, or not one to be served; ``name`` is relative to its root.
+
+    ``root`` is as configured; the scan of that root leaves it out."""
 
     name: str
     reason: str
+    root: str = ""
 
 
 class RootState(Enum):
@@ -147,11 +150,11 @@ def merge(scans: Sequence[RootScan]) -> Catalog:
         for model in scan.models:
             if model.id in models:
                 reason = f"the one of the same name in {origin[model.id]} is served"
-                skipped.append(Skipped(model.id, reason))
+                skipped.append(Skipped(model.id, reason, scan.status.path))
                 continue
             models[model.id] = model
             origin[model.id] = scan.status.path
-        skipped.extend(scan.skipped)
+        skipped.extend(replace(item, root=scan.status.path) for item in scan.skipped)
     broken: dict[str, BrokenModel] = {}
     for scan in scans:
         for item in scan.broken:

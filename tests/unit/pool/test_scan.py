@@ -46,6 +46,16 @@ def test_a_root_may_itself_be_a_model(tmp_path: Path) -> None:
     assert ids(scan(tmp_path / "alone")) == ["alone"]
 
 
+def test_a_part_of_the_hub_s_cache_as_a_root_gives_the_same_model(tmp_path: Path) -> None:
+    """The cache, a repository of it, a snapshot, and a link to a repository by another name."""
+    snapshot = make_hub_model(tmp_path / "hub", "acme/tiny")
+    repository = snapshot.parent.parent
+    (tmp_path / "link").symlink_to(repository)
+    for root in (tmp_path / "hub", repository, snapshot, tmp_path / "link"):
+        found = scan(root)
+        assert (ids(found), found.broken, found.skipped) == (["acme/tiny"], (), ()), root
+
+
 def test_the_hugging_face_cache_is_read_through_its_links(tmp_path: Path) -> None:
     make_hub_model(tmp_path, "org/name")
     make_hub_model(tmp_path, "gpt2")
@@ -72,11 +82,6 @@ def test_a_pinned_revision_without_a_main_is_served_when_it_is_the_only_one(
     found = scan(tmp_path)
     assert ids(found) == []
     assert "there are 2 snapshots" in skipped(found)["org/name"]
-
-
-def test_a_snapshot_may_itself_be_a_root(tmp_path: Path) -> None:
-    snapshot = make_hub_model(tmp_path, "org/name")
-    assert ids(scan(snapshot)) == ["org/name"]
 
 
 def test_an_unfinished_download_is_reported(tmp_path: Path) -> None:
@@ -316,14 +321,24 @@ def test_a_root_that_is_a_file_says_so(tmp_path: Path) -> None:
 
 
 def test_of_two_models_of_one_name_the_first_root_wins(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    make_model(first / "m")
-    make_model(second / "m")
-    catalog = merge([scan(first), scan(second)])
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    for root in (first, second, third):
+        make_model(root / "m")
+    catalog = merge([scan(first), scan(second), scan(third)])
     assert catalog.models["m"].path == str(first / "m")
-    (other,) = catalog.skipped
-    assert other.name == "m"
-    assert str(first) in other.reason
+    assert [(other.name, other.root) for other in catalog.skipped] == [
+        ("m", str(second)),
+        ("m", str(third)),
+    ]
+    assert all(str(first) in other.reason for other in catalog.skipped)
+
+
+def test_what_was_skipped_is_told_with_its_root(tmp_path: Path) -> None:
+    roots = [tmp_path / "first", tmp_path / "second"]
+    for root in roots:
+        (root / "notes").mkdir(parents=True)
+    catalog = merge([scan(root) for root in roots])
+    assert [(s.name, s.root) for s in catalog.skipped] == [("notes", str(r)) for r in roots]
 
 
 def test_a_good_model_beats_a_broken_one_of_the_same_name(tmp_path: Path) -> None:
