@@ -25,7 +25,7 @@ def model_roots(
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
     """Where huggingface_hub keeps models, by its own variables, without importing it."""
-    if named := environ.get("HF_HUB_CACHE"):
+    if named := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
         return Path(named).expanduser()
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = environ.get("HF_HOME") or f"{cache}/huggingface"

@@ -12,7 +12,9 @@ OWN = Path("/data/models")
 
 def test_without_wishes_our_own_folder_and_the_hub_s_cache_are_read() -> None:
     assert model_roots(None, OWN, {"HF_HOME": "/hf"}) == (OWN, Path("/hf/hub"))
-    assert model_roots(None, OWN, {"HF_HUB_CACHE": "/cache"}) == (OWN, Path("/cache"))
+    older = {"HUGGINGFACE_HUB_CACHE": "/older", "HF_HOME": "/hf"}
+    assert model_roots(None, OWN, older) == (OWN, Path("/older"))
+    assert model_roots(None, OWN, {"HF_HUB_CACHE": "/cache", **older}) == (OWN, Path("/cache"))
 
 
 def test_our_own_folder_is_read_beside_the_configured_ones() -> None:
