@@ -59,7 +59,15 @@ make_venv() {
     die "$python is built for Intel, and MLX needs Apple silicon. Name an arm64 Python with OMLXD_PYTHON"
   fi
   say "making $venv with $("$python" -V)"
+  # Packages first, while there is a stamp that fits nothing: half of them would pass for all.
+  [ ! -e "$venv/.omlxd-stamp" ] || echo "being cleared" >"$venv/.omlxd-stamp"
+  rm -rf "$venv/lib"
   "$python" -m venv --clear "$venv"
+}
+
+# An environment whose making was broken off has none.
+need_pip() {
+  "$1" -m pip --version >/dev/null 2>&1 || "$1" -m ensurepip >/dev/null
 }
 
 # prepare [extra ...]: the environment holds the project, its MLX build and these extras.
@@ -85,7 +93,9 @@ prepare() {
     extras=${extras:+$extras,}$extra
   done
   say "installing omlxd${extras:+[$extras]} and what it needs (a minute or two the first time)"
-  "$bin/python" -m pip --version >/dev/null 2>&1 || "$bin/python" -m ensurepip >/dev/null
+  # Fits nothing, should this be broken off.
+  echo "$build being installed" >"$stamp"
+  need_pip "$bin/python"
   PIP_DISABLE_PIP_VERSION_CHECK=1 "$bin/python" -m pip install -e ".${extras:+[$extras]}" 2>&1 |
     tee "$venv/install.log" | show_steps ||
     die "pip failed; all it said is in $venv/install.log, and it ends with
