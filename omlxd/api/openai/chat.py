@@ -13,7 +13,7 @@ from omlxd.api.openai.answering import Answering, Choice
 from omlxd.api.openai.ask import Ask, Asked, generating_model, make_ask
 from omlxd.api.openai.logprobs import chat_logprobs
 from omlxd.api.openai.messages import template_messages
-from omlxd.api.openai.parameters import refuse_unsupported
+from omlxd.api.openai.parameters import CHAT, refuse_unsupported
 from omlxd.api.openai.wire import ChatRequest
 from omlxd.api.services import Services
 from omlxd.backend.sequence import FinishReason
@@ -28,7 +28,7 @@ def chat_routes(services: Services) -> APIRouter:
     @routes.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         services.refuse_unless_ready()
-        refuse_unsupported(body.model_extra or {})
+        refuse_unsupported(body.model_extra or {}, CHAT)
         if body.top_logprobs and not body.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
         messages = template_messages(body.messages)

@@ -12,7 +12,7 @@ from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.answering import Answering, Choice
 from omlxd.api.openai.ask import Ask, Asked, generating_model, make_ask
 from omlxd.api.openai.logprobs import completion_logprobs
-from omlxd.api.openai.parameters import refuse_unsupported
+from omlxd.api.openai.parameters import COMPLETIONS, refuse_unsupported
 from omlxd.api.openai.wire import CompletionRequest
 from omlxd.api.services import Services
 from omlxd.backend.sequence import FinishReason
@@ -27,7 +27,7 @@ def completion_routes(services: Services) -> APIRouter:
     @routes.post("/v1/completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
         services.refuse_unless_ready()
-        refuse_unsupported(body.model_extra or {})
+        refuse_unsupported(body.model_extra or {}, COMPLETIONS)
         prompts = body.prompts
         _check_number(services, len(prompts))
         request_id = f"cmpl-{secrets.token_hex(12)}"

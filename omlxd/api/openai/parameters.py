@@ -57,6 +57,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "adapter": (),
     "adapters": (),
     "add_generation_prompt": (True,),
+    "add_special_tokens": (),
     "allowed_token_ids": (),
     "audio": (),
     "bad_words": ([],),
@@ -80,6 +81,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "encoder_repetition_penalty": (1,),
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
+    "extra_body": ({},),
     "format": ("",),
     "frequency_context_size": (),
     "function_call": ("none", "auto"),
@@ -115,6 +117,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "n_probs": (0,),
     "negative_prompt": ("",),
     "no_repeat_ngram_size": (0,),
+    "no_stop_trim": (False,),
     "num_beams": (1,),
     "num_predict": (-1,),
     "num_return_sequences": (1,),
@@ -144,6 +147,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "stop_regex": ("", []),
     "stop_sequences": ([],),
     "stop_token_ids": ([],),
+    "stop_words": ("", []),
     "stopping_strings": ([],),
     "structural_tag": (),
     "structured_outputs": (),
@@ -172,17 +176,26 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "xtc_probability": (0,),
 }
 """Name -> the values that change nothing and pass, beside null."""
+CHAT: Final[Mapping[str, tuple[Any, ...]]] = {**REFUSED, "add_special_tokens": (False,)}
+"""The template writes them."""
+COMPLETIONS: Final[Mapping[str, tuple[Any, ...]]] = {
+    **REFUSED,
+    "add_special_tokens": (True,),
+    "top_logprobs": (0,),
+}
 
 
-def refuse_unsupported(extra: Mapping[str, Any]) -> None:
+def refuse_unsupported(
+    extra: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]] = REFUSED
+) -> None:
     """Raises UnsupportedParameter for the first name that would change the answer; the log tells
-    of names that nobody knows."""
+    of names that nobody knows. ``refused``: as ``REFUSED``, of one endpoint."""
     for name, value in extra.items():
-        neutral = REFUSED.get(name)
+        neutral = refused.get(name)
         if neutral is None or value is None or any(_equal(value, one) for one in neutral):
             continue
         raise UnsupportedParameter(_reason(name, neutral), param=name)
-    unknown = [name[:64] for name in extra if name not in IGNORED and name not in REFUSED]
+    unknown = [name[:64] for name in extra if name not in IGNORED and name not in refused]
     if unknown:
         log.info("parameters_ignored", names=unknown[:20])
 

@@ -444,6 +444,7 @@ async def test_logprobs_have_tokens_bytes_and_alternatives(world: World) -> None
         ({"logit_bias": {"x": 1}}, "logit_bias.x"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"logit_bias": {"300": 1}}, "logit_bias.300"),
+        ({"add_special_tokens": True}, "add_special_tokens"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         *[({name: True}, name) for name in (

@@ -129,6 +129,8 @@ async def test_a_model_without_a_template_completes(world: World) -> None:
         ({"prompt": "a", "best_of": 2}, "best_of"),
         ({"prompt": "a", "echo": True}, "echo"),
         ({"prompt": "a", "suffix": "x"}, "suffix"),
+        ({"prompt": "a", "logprobs": 1, "top_logprobs": 3}, "top_logprobs"),
+        ({"prompt": "a", "add_special_tokens": False}, "add_special_tokens"),
         ({"prompt": "a", "logprobs": 21}, "logprobs"),
     ],
 )

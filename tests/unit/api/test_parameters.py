@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlxd.api.openai.parameters import IGNORED, REFUSED, refuse_unsupported
+from omlxd.api.openai.parameters import CHAT, COMPLETIONS, IGNORED, REFUSED, refuse_unsupported
 from omlxd.errors import UnsupportedParameter
 
 
@@ -27,6 +27,9 @@ from omlxd.errors import UnsupportedParameter
         {"do_sample": False},
         {"num_beams": 4},
         {"stop_sequences": ["x"]},
+        {"stop_words": ["x"]},
+        {"no_stop_trim": True},
+        {"extra_body": {"top_k": 1}},
     ],
 )
 def test_what_other_servers_call_it_is_refused_by_name_as_well(extra: dict[str, object]) -> None:
@@ -59,6 +62,22 @@ def test_a_refusal_speaks_json(extra: dict[str, object], said: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         refuse_unsupported(extra)
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("refused", "same", "other"),
+    [
+        (CHAT, {"add_special_tokens": False}, {"add_special_tokens": True}),
+        (COMPLETIONS, {"add_special_tokens": True}, {"add_special_tokens": False}),
+        (COMPLETIONS, {"top_logprobs": 0}, {"top_logprobs": 3}),
+    ],
+)
+def test_what_an_endpoint_does_anyway_may_be_said(
+    refused: dict[str, tuple[object, ...]], same: dict[str, object], other: dict[str, object]
+) -> None:
+    refuse_unsupported(same, refused)
+    with pytest.raises(UnsupportedParameter):
+        refuse_unsupported(other, refused)
 
 
 @pytest.mark.parametrize("extra", [{"n": True}, {"top_a": False}, {"echo": 0}])
