@@ -36,7 +36,10 @@ class ModelSettings:
         None, "Longest context in tokens; never above the model's own.", low=1
     )
     max_concurrent_requests: int | None = option(
-        None, "Requests of this model at a time, others wait; none: no limit of its own.", low=1
+        None,
+        "Requests of this model at a time, others wait, and the prompts of one run in turn; none: "
+        "no limit of its own.",
+        low=1,
     )
     max_tokens: int | None = option(None, "Answer length where a request sets none.", low=1)
     temperature: float | None = option(

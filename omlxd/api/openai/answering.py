@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, assert_never
@@ -18,7 +18,7 @@ from omlxd.api.open_requests import OpenRequest, Stage
 from omlxd.api.openai.ask import Ask
 from omlxd.api.services import Generation, Services
 from omlxd.api.sse import EventStream
-from omlxd.backend.sequence import FinishReason, NewToken
+from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
 from omlxd.engine.answer import Answer, AnswerDelta, AnswerEnd, AnswerProgress, answer
 from omlxd.errors import OmlxdError
 from omlxd.text.detokenize import Detokenizer
@@ -188,22 +188,31 @@ class Answering:
             await stream.event(dumps({**head, "choices": [], "usage": usage.wire()}))
 
     async def _answers(self, ask: Ask, entry: OpenRequest) -> AsyncGenerator[tuple[int, Answer]]:
-        """(choice, piece of its answer), the choices interleaved as they come."""
+        """(choice, piece of its answer), the choices interleaved as they come.
+
+        One after another where the model's settings bound how many run: a lease is one place.
+        """
         open_requests = self._services.open_requests
         open_requests.advance(entry, Stage.WAITING)
         acquire = self._services.pool.acquire
         async with acquire(ask.model_id, request_id=ask.id, made_for=ask.made_for) as lease:
             with ExitStack() as running:
-                streams = []
-                for sequence in ask.sequences:
+
+                def begin(sequence: SequenceSpec) -> AsyncIterator[Answer]:
                     generation = lease.submit(sequence)
                     running.callback(self._count, generation)
                     running.callback(generation.cancel)
                     prompt = sequence.prompt if ask.continues else ()
                     detokenizer = Detokenizer(ask.tokenizer, prompt=prompt)
-                    streams.append(answer(generation, detokenizer, StopStrings(ask.stops)))
+                    return answer(generation, detokenizer, StopStrings(ask.stops))
+
+                settings = self._services.pool.settings(ask.model_id)
+                bounded = settings.max_concurrent_requests is not None
+                # One alone must not pay for a task per item.
+                alone = bounded or len(ask.sequences) == 1
+                answers = (in_turn if alone else interleave)(map(begin, ask.sequences))
                 open_requests.advance(entry, Stage.ENGINE)
-                async with aclosing(interleave(streams)) as items:
+                async with aclosing(answers) as items:
                     async for item in items:
                         yield item
 
@@ -213,13 +222,16 @@ class Answering:
         served.completion += generation.completion_tokens
 
 
-async def interleave(streams: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T]]:
+async def in_turn(streams: Iterable[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T]]:
+    """(number of the stream, its next item); each stream is taken when the one before has ended."""
+    for index, stream in enumerate(streams):
+        async for item in stream:
+            yield index, item
+
+
+async def interleave(begun: Iterable[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T]]:
     """(number of the stream, its next item) in the order in which the items come."""
-    if len(streams) == 1:
-        # The common case must not pay for a task per item.
-        async for item in streams[0]:
-            yield 0, item
-        return
+    streams = tuple(begun)
     pending = {asyncio.create_task(_next(s)): index for index, s in enumerate(streams)}
     try:
         while pending:

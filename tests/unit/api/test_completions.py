@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from omlxd.api.openai.wire import MOST_TOKENS, CompletionRequest
 from omlxd.api.options import ApiOptions
 from omlxd.errors import GenerationFailed
+from omlxd.pool.options import ModelSettings
 from omlxd.units import MiB
 from tests.support.asgi import Call, post
 from tests.support.fake_pool import ByteTokenizer, End, Fail, Say, Wait, World
@@ -78,6 +79,21 @@ async def test_several_prompts_stream_as_they_come(world: World) -> None:
     for chunk in call.events[:-1]:
         text[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert text == {0: "one", 1: "two"}
+
+
+async def test_prompts_of_a_request_take_no_more_places_than_it_has() -> None:
+    """The model's own bound counts requests; each has one place."""
+    world, gate = World(), asyncio.Event()
+    world.pool.model_settings = ModelSettings(max_concurrent_requests=1)
+    world.pool.scripts.extend([[Wait(gate), Say("one"), End()], [Say("two"), End()]])
+    call = ask(world, ["a", "bc"]).start()
+    await world.pool.reading.wait()
+    assert len(world.pool.generations) == 1
+    gate.set()
+    answer = (await call.end()).json
+    assert [c["text"] for c in answer["choices"]] == ["one", "two"]
+    assert world.pool.acquired == world.pool.released == 1
+    assert all(generation.cancelled for generation in world.pool.generations)
 
 
 @pytest.mark.parametrize("leaves", [True, False])
