@@ -58,8 +58,9 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
     def __init__(self, *, prompt_tokens: int, context_length: int, param: str) -> None:
+        which = param if "[" in param else "The prompt"
         super().__init__(
-            f"The prompt has {prompt_tokens} tokens; this model's context is {context_length} "
+            f"{which} has {prompt_tokens} tokens; this model's context is {context_length} "
             "tokens, and at least one must be left for the answer. Shorten the prompt.",
             param=param,
             prompt_tokens=prompt_tokens,

@@ -236,7 +236,8 @@ def field_name(location: Sequence[str | int]) -> str | None:
         if isinstance(part, int):
             name += f"[{part}]"
         elif not part.startswith("<") and part != "[key]":
-            name += f".{part}" if name else part
+            shown = part[:64]
+            name += f".{shown}" if name else shown
     return name or None
 
 

@@ -109,7 +109,7 @@ class Prompts(Protocol):
     ) -> list[int]: ...
 
     async def completion_prompt(
-        self, tokenizer: Tokenizer, prompt: str | Sequence[int]
+        self, tokenizer: Tokenizer, prompt: str | Sequence[int], *, param: str
     ) -> list[int]: ...
 
 

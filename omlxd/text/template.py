@@ -75,24 +75,24 @@ class PromptMaker:
         return await self._in_thread(make, param="messages", what="chat template")
 
     async def completion_prompt(
-        self, tokenizer: Tokenizer, prompt: str | Sequence[int]
+        self, tokenizer: Tokenizer, prompt: str | Sequence[int], *, param: str = "prompt"
     ) -> list[int]:
         """Token ids of a plain prompt, with the special tokens its model begins texts with.
 
-        A prompt of token ids is checked and taken as it is. Raises ``InvalidRequest`` (also for
-        an empty prompt), ``BodyTooLarge``, ``TemplateFailed`` past the deadline or
-        ``TemplatesBusy``.
+        A prompt of token ids is checked and taken as it is. ``param`` is what errors call it.
+        Raises ``InvalidRequest`` (also for an empty prompt), ``BodyTooLarge``, ``TemplateFailed``
+        past the deadline or ``TemplatesBusy``.
         """
         if not prompt:
-            raise InvalidRequest("prompt must not be empty.", param="prompt")
+            raise InvalidRequest(f"{param} must not be empty.", param=param)
         if not isinstance(prompt, str):
-            return _known_tokens(tokenizer, prompt)
-        self._check_input(len(prompt), "prompt")
+            return _known_tokens(tokenizer, prompt, param)
+        self._check_input(len(prompt), param)
 
         def make(_: threading.Event) -> list[int]:
-            return _encode(tokenizer, prompt, add_special_tokens=True, param="prompt")
+            return _encode(tokenizer, prompt, add_special_tokens=True, param=param)
 
-        return await self._in_thread(make, param="prompt", what="tokenizer")
+        return await self._in_thread(make, param=param, what="tokenizer")
 
     def _check_input(self, characters: int, param: str) -> None:
         limit = self._options.max_input_characters
@@ -179,12 +179,14 @@ def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, param:
     return tokens
 
 
-def _known_tokens(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+def _known_tokens(tokenizer: Tokenizer, tokens: Sequence[int], param: str) -> list[int]:
     for position, token in enumerate(tokens):
         if not 0 <= token < tokenizer.vocab_size:
+            digits = len(str(token))
+            number = token if digits <= 20 else f"a number of {digits} digits"
             raise InvalidRequest(
-                f"prompt[{position}] is {token}; this model's token ids are 0 to "
+                f"{param}[{position}] is {number}; this model's token ids are 0 to "
                 f"{tokenizer.vocab_size - 1}.",
-                param="prompt",
+                param=f"{param}[{position}]",
             )
     return list(tokens)

@@ -38,13 +38,18 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A model and the prompts for it, in tokens. ``param`` is the body's field they come from."""
+    """A model and the prompts for it.
+
+    Attributes:
+        prompts: in tokens, by their place in the body.
+        continues: as of Ask.
+    """
 
     model: CatalogModel
     tokenizer: Tokenizer
-    prompts: Sequence[Sequence[int]]
-    param: str
+    prompts: Mapping[str, Sequence[int]]
     top_logprobs: int | None
+    continues: bool
 
 
 def generating_model(services: Services, name: str | None) -> CatalogModel:
@@ -78,12 +83,12 @@ def make_ask(services: Services, request_id: str, body: GenerationFields, asked:
         SequenceSpec(
             id=f"{request_id}-{index}" if several else request_id,
             prompt=tuple(prompt),
-            max_tokens=answer_length(wanted, context, len(prompt), asked.param),
+            max_tokens=answer_length(wanted, context, len(prompt), param),
             sampling=sampling,
             stop_tokens=stop_tokens,
             top_logprobs=asked.top_logprobs,
         )
-        for index, prompt in enumerate(asked.prompts)
+        for index, (param, prompt) in enumerate(asked.prompts.items())
     )
     return Ask(
         id=request_id,
@@ -92,7 +97,7 @@ def make_ask(services: Services, request_id: str, body: GenerationFields, asked:
         tokenizer=asked.tokenizer,
         sequences=sequences,
         stops=body.stops,
-        continues=asked.param == "prompt",
+        continues=asked.continues,
     )
 
 
@@ -141,9 +146,9 @@ def _logit_bias(body: GenerationFields, vocab_size: int) -> tuple[tuple[int, flo
     biases = tuple((body.logit_bias or {}).items())
     for token, _ in biases:
         if token >= vocab_size:
+            name = f"logit_bias.{str(token)[:64]}"
             raise InvalidRequest(
-                f"logit_bias.{token}: this model's token ids end at {vocab_size - 1}.",
-                param=f"logit_bias.{token}",
+                f"{name}: this model's token ids end at {vocab_size - 1}.", param=name
             )
     return biases
 

@@ -45,9 +45,8 @@ def chat_routes(services: Services) -> APIRouter:
                 template_arguments=services.pool.settings(model.id).template_arguments or {},
             )
             top = (body.top_logprobs or 0) if body.logprobs else None
-            ask = make_ask(
-                services, request_id, body, Asked(model, tokenizer, [prompt], "messages", top)
-            )
+            asked = Asked(model, tokenizer, {"messages": prompt}, top, continues=False)
+            ask = make_ask(services, request_id, body, asked)
             created = int(services.identity.unix_clock())
             return ask, ChatWire(request_id, created, model.id, tokenizer, bool(body.logprobs))
 

@@ -36,8 +36,11 @@ def completion_routes(services: Services) -> APIRouter:
             model = generating_model(services, body.model)
             entry.model_id = model.id
             tokenizer = await services.pool.tokenizer(model)
-            tokens = [await services.prompts.completion_prompt(tokenizer, p) for p in prompts]
-            asked = Asked(model, tokenizer, tokens, "prompt", body.logprobs)
+            tokens = {
+                name: await services.prompts.completion_prompt(tokenizer, prompt, param=name)
+                for name, prompt in prompts.items()
+            }
+            asked = Asked(model, tokenizer, tokens, body.logprobs, continues=True)
             ask = make_ask(services, request_id, body, asked)
             created = int(services.identity.unix_clock())
             logprobs = body.logprobs is not None

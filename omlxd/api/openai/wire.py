@@ -165,10 +165,11 @@ class CompletionRequest(GenerationFields):
         return {True: 0, False: None}[value] if isinstance(value, bool) else value
 
     @property
-    def prompts(self) -> tuple[str | list[int], ...]:
-        """One entry a choice."""
+    def prompts(self) -> dict[str, str | list[int]]:
+        """One entry a choice, by its place in the body."""
         if isinstance(self.prompt, str):
-            return (self.prompt,)
+            return {"prompt": self.prompt}
         if isinstance(self.prompt[0], int):
-            return ([token for token in self.prompt if isinstance(token, int)],)
-        return tuple(item for item in self.prompt if not isinstance(item, int))
+            return {"prompt": [token for token in self.prompt if isinstance(token, int)]}
+        several = (item for item in self.prompt if not isinstance(item, int))
+        return {f"prompt[{index}]": item for index, item in enumerate(several)}

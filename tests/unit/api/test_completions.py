@@ -129,11 +129,15 @@ async def test_a_model_without_a_template_completes(world: World) -> None:
         ({"prompt": ""}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [[]]}, "prompt[0]"),
-        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt[1]"),
+        ({"prompt": ["a", "\ud83d"]}, "prompt[1]"),
+        ({"prompt": ["a", "x" * 1000]}, "prompt[1]"),
+        ({"prompt": [[1, 2], [3, 257]]}, "prompt[1][1]"),
+        ({"prompt": [[257]]}, "prompt[0][0]"),
         ({"prompt": ["a", 1]}, "prompt[1]"),
         ({"prompt": [1, "a"]}, "prompt[1]"),
         ({"prompt": [-1]}, "prompt[0]"),
-        ({"prompt": [257]}, "prompt"),
+        ({"prompt": [257]}, "prompt[0]"),
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": [1, False]}, "prompt[1]"),
         ({"prompt": [[1], [True]]}, "prompt[1][0]"),
@@ -156,7 +160,16 @@ async def test_a_wrong_field_is_a_400_that_names_it(
     """T27: the empty prompt among them."""
     call = await post(still.app, PATH, body).end()
     assert (call.status, call.error["param"]) == (400, param)
+    assert param in call.error["message"]
     assert still.pool.generations == []
+
+
+async def test_an_endless_number_is_not_repeated(still: World) -> None:
+    long = 10**3999
+    for body in ({"prompt": [[1, long]]}, {"prompt": "a", "logit_bias": {str(long): 1}}):
+        call = await post(still.app, PATH, body).end()
+        assert call.status == 400
+        assert len(call.error["message"]) < 200
 
 
 @pytest.mark.parametrize(

@@ -70,3 +70,4 @@ def test_field_names_read_as_the_client_wrote_them() -> None:
     )
     assert field_name(("body", "logit_bias", "x", "[key]")) == "logit_bias.x"
     assert field_name(("body",)) is None
+    assert field_name(("body", "logit_bias", "9" * 4000)) == f"logit_bias.{'9' * 64}"
