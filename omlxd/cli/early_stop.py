@@ -1,14 +1,15 @@
-"""Ends a start at SIGTERM and SIGINT with exit code 0, until the daemon listens for them itself."""
+"""Ends a start at a signal to stop with exit code 0, until the daemon listens for them itself."""
 
 import signal
 
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+from omlxd.daemon.stop_signals import stop_signals
+
 _asked: list[int] = []
 
 
 def listen() -> None:
     """From the first moment: a death by signal looks like a failure to whoever started us."""
-    for number in _STOPS:
+    for number in stop_signals():
         signal.signal(number, _leave)
 
 
@@ -21,6 +22,6 @@ def asked() -> bool:
 def _leave(number: int, frame: object) -> None:
     _asked.append(number)
     # A repetition must not cut the leaving short.
-    for other in _STOPS:
+    for other in stop_signals():
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(0)

@@ -18,6 +18,7 @@ from omlxd.config.load import Config
 from omlxd.daemon.doors import Doors
 from omlxd.daemon.instance import Instance
 from omlxd.daemon.logs import configure
+from omlxd.daemon.stop_signals import stop_signals
 from omlxd.daemon.surroundings import Process
 from omlxd.errors import ShuttingDown
 from omlxd.host.clock import continuous_clock
@@ -26,7 +27,6 @@ from omlxd.store import sweep
 
 log = structlog.get_logger(__name__)
 
-STOPS = (signal.SIGTERM, signal.SIGINT)
 EXIT_RESTART = 75
 """Something died; whoever supervises us should start us again (EX_TEMPFAIL of sysexits.h)."""
 SHORT_WAIT = 0.2
@@ -50,7 +50,7 @@ def serve(config: Config, doors: Doors, instance: Instance, process: Process) ->
         return asyncio.run(Daemon(config, doors, instance, process).run())
     finally:
         # The loop has let go of them, and a further one must not cut the leaving short.
-        for number in STOPS:
+        for number in stop_signals():
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -85,7 +85,7 @@ class Daemon:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(self._executor)
-        for number in STOPS:
+        for number in stop_signals():
             loop.add_signal_handler(number, self._signalled, number)
         if self._process.stop_asked():
             return 0
@@ -134,8 +134,11 @@ class Daemon:
         parts.life.drain()
         config = self._config.server
         if self._died is None:
-            drained = await parts.life.idle(config.drain_limit, self._hurry)
-            log.info("drained" if drained else "drain_limit_passed")
+            if await parts.life.idle(config.drain_limit, self._hurry):
+                log.info("drained")
+            else:
+                hurried = self._hurry.is_set()
+                log.info("drain_ended_by_signal" if hurried else "drain_limit_passed")
         left = _Countdown(config.stop_limit)
         parts.open_requests.abort(_shutting_down)
         parts.engine.abort(None, _shutting_down)
@@ -201,7 +204,8 @@ class Daemon:
         self._stop_asked.set()
 
     def _signalled(self, number: int) -> None:
-        if self._stop_asked.is_set():
+        # A terminal that closes sends it several times: by its shell and by the kernel.
+        if self._stop_asked.is_set() and number != signal.SIGHUP:
             self._hurry.set()
         self._stop_asked.set()
         log.info("signal", signal=signal.Signals(number).name)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -136,10 +136,14 @@ def test_a_bad_configuration_reports_all_mistakes_and_exits_78(tmp_path: Path) -
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_a_daemon_whose_log_has_lost_its_reader(tmp_path: Path, number: int) -> None:
-    """As of ``omlxd serve 2>&1 | tee log``, where Ctrl-C ends tee first."""
-    reader, writer = os.pipe()
+@pytest.mark.parametrize(
+    ("number", "opened"), [(signal.SIGINT, os.pipe), (signal.SIGHUP, os.openpty)]
+)
+def test_a_signal_stops_a_daemon_whose_log_has_lost_its_reader(
+    tmp_path: Path, number: int, opened: Callable[[], tuple[int, int]]
+) -> None:
+    """As of ``omlxd serve 2>&1 | tee log``, where Ctrl-C ends tee first, or a closed terminal."""
+    reader, writer = opened()
     daemon = DaemonProcess(tmp_path)
     daemon.spawn(output=writer)
     os.close(writer)
@@ -149,6 +153,8 @@ def test_a_signal_stops_a_daemon_whose_log_has_lost_its_reader(tmp_path: Path, n
         daemon.until(lambda: daemon.answers("/ready"), "it did not become ready")
         daemon.signal(number)
         assert daemon.wait() == 0
+        assert not (tmp_path / "state/instance.json").exists()
+        assert not (tmp_path / "state/local.key").exists()
     finally:
         daemon.stop()
 
@@ -202,8 +208,10 @@ def test_while_draining_new_work_is_refused_and_health_answers(
     daemon = make_daemon(models=(tiny,))
     stream = Stream(daemon, chat(tiny, **ENDLESS))
     assert stream.first.wait(30)
-    daemon.signal(signal.SIGTERM)
+    daemon.signal(signal.SIGHUP)
     daemon.until(lambda: daemon.get("/health")["status"] == "draining", "not draining")
+    daemon.signal(signal.SIGHUP)  # of the shell, after the kernel's
+    daemon.until(lambda: len(daemon.events("signal")) == 2, "the second signal was lost")
     refused = httpx.post(f"{daemon.url}/v1/chat/completions", json=chat(tiny))
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "shutting_down"
@@ -211,6 +219,7 @@ def test_while_draining_new_work_is_refused_and_health_answers(
     daemon.signal(signal.SIGINT)  # a second signal: do not wait for the drain
     assert daemon.wait() == 0
     assert stream.ended().chunks[-1]["error"]["code"] == "shutting_down"  # type: ignore[index]
+    assert len(daemon.events("drain_ended_by_signal")) == 1
 
 
 def test_a_killed_daemon_leaves_nothing_that_stops_the_next(

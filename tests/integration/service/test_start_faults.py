@@ -117,7 +117,7 @@ def test_a_fault_that_cannot_be_counted_is_not_tried_again(tmp_path: Path) -> No
         ("omlxd.cli.main.run", signal.SIGTERM, False),
         ("omlxd.cli.main.run", signal.SIGINT, False),
         ("omlxd.config.load.load", signal.SIGTERM, True),
-        ("omlxd.config.load.load", signal.SIGINT, False),
+        ("omlxd.config.load.load", signal.SIGHUP, False),
         ("omlxd.daemon.doors.open_doors", signal.SIGTERM, False),
         ("omlxd.service.awake.open_awake", signal.SIGINT, True),
     ],

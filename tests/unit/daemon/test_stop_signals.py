@@ -1,0 +1,22 @@
+"""Which signals stop the daemon."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from omlxd.daemon.stop_signals import stop_signals
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_terminal_stops_the_daemon_unless_nohup_keeps_it() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert set(stop_signals()) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert set(stop_signals()) == {signal.SIGTERM, signal.SIGINT}
