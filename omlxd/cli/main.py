@@ -35,6 +35,13 @@ def run(argv: Sequence[str]) -> int:
         # The reader of our output has left; nothing more can be said.
         sys.stderr.close()
         return 141
+    except (LookupError, TypeError, AttributeError, ValueError):
+        from omlxd.cli.other_version import explained
+
+        if (why := explained(arguments)) is None:
+            raise
+        print(f"omlxd: {why}", file=sys.stderr)
+        return 1
     return code
 
 
