@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -117,8 +117,7 @@ def examine(context: "Context") -> "Iterator[Finding]":
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _machine(context, config),
         lambda: _files(context, config, account),
-        lambda: _service(context, config),
-        lambda: _daemon(context, config, account),
+        lambda: _service_and_daemon(context, config, account),
     )
     for check in checks:
         yield from check()
@@ -182,7 +181,15 @@ def _files(context: "Context", config: "Config", account: "Account | None") -> "
     yield files.check_keys(config.places, account)
 
 
-def _service(context: "Context", config: "Config") -> "Iterator[Finding]":
+def _service_and_daemon(
+    context: "Context", config: "Config", account: "Account | None"
+) -> "Iterator[Finding]":
+    serviced = yield from _service(context, config)
+    yield from _daemon(context, config, account, serviced=serviced)
+
+
+def _service(context: "Context", config: "Config") -> "Generator[Finding, None, bool]":
+    """Whether the daemon of this folder is the service's, or would be."""
     from omlxd.doctor import job
     from omlxd.doctor.finding import ok, warn
     from omlxd.errors import ServiceFailed
@@ -194,13 +201,18 @@ def _service(context: "Context", config: "Config") -> "Iterator[Finding]":
         # Elsewhere a service of ours may not be possible, which is nothing to mend.
         verdict = warn if context.machine.platform == "darwin" else ok
         yield verdict("service", error.message)
-        return
+        return False
     yield from job.check_service(status, context.executable, interpreter.objections(context.python))
     if status.installed:
         yield from job.check_patience(config.server.drain_limit, config.server.stop_limit)
+    record = status.record
+    ours = status.installed and status.elsewhere is None
+    return ours and (record is None or control.is_job(status.job, record))
 
 
-def _daemon(context: "Context", config: "Config", account: "Account | None") -> "Iterator[Finding]":
+def _daemon(
+    context: "Context", config: "Config", account: "Account | None", *, serviced: bool
+) -> "Iterator[Finding]":
     from omlxd.api.key_file import path_in, read_keys
     from omlxd.daemon.listen import holder
     from omlxd.doctor import network
@@ -210,15 +222,15 @@ def _daemon(context: "Context", config: "Config", account: "Account | None") -> 
 
     running = single_instance.running(config.places.state)
     server = config.server
-    yield network.check_port(server.host, server.port, running, holder=holder)
+    yield network.check_port(server.host, server.port, running, serviced=serviced, holder=holder)
     if server.socket is not None:
-        yield network.check_socket(server.socket, running, account)
+        yield network.check_socket(server.socket, running, account, serviced=serviced)
     with contextlib.suppress(ConfigError):  # the check of the keys has said it
         owner = None if account is None else account.uid
         any_key = bool(read_keys(path_in(config.places.state), owner=owner))
         yield network.check_reach(server.host, any_key=any_key)
     answer = health.ask(running.url) if running is not None and running.url else None
-    yield network.check_health(running, answer)
+    yield network.check_health(running, answer, serviced=serviced)
     if running is not None and isinstance(answer, Healthy):
         yield from _guard(running, config.places.state)
 

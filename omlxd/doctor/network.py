@@ -32,16 +32,18 @@ def check_port(
     port: int,
     running: InstanceRecord | None,
     *,
+    serviced: bool,
     bind: Bindable = try_bind,
     holder: Callable[[str, int], str],
 ) -> Finding:
-    """Free, or held by the daemon of this data folder (``running``)."""
+    """Free, or held by the daemon of this data folder (``running``), which the service has started
+    if ``serviced``."""
     if running is not None and running.port is not None:
         if port not in (0, running.port):
             return warn(
                 "port",
                 f"the running daemon listens on {running.port}, configured is {port}",
-                "restart it: omlxd service restart",
+                f"{_restart(serviced)}, or set server.port = {running.port}",
             )
         return ok("port", f"{running.port} is held by the running daemon (pid {running.pid})")
     if port == 0:
@@ -59,7 +61,7 @@ def check_port(
 
 
 def check_socket(
-    name: str, running: InstanceRecord | None, account: Account | None = None
+    name: str, running: InstanceRecord | None, account: Account | None = None, *, serviced: bool
 ) -> Finding:
     """The Unix socket ``name``; ``account``: that the daemon runs as, None for who asks."""
     if account is not None and name.startswith("~/"):
@@ -75,7 +77,12 @@ def check_socket(
     if running is None:
         return ok("socket", f"{name} is free")
     text = f"the running daemon does not listen on {name}"
-    return warn("socket", text, "restart it: omlxd service restart")
+    return warn("socket", text, _restart(serviced))
+
+
+def _restart(serviced: bool) -> str:
+    by_hand = "end it, and start it as it is configured: omlxd serve"
+    return "restart it: omlxd service restart" if serviced else by_hand
 
 
 def check_reach(host: str, *, any_key: bool) -> Finding:
@@ -91,12 +98,17 @@ def check_reach(host: str, *, any_key: bool) -> Finding:
     return warn("reach", f"{host} lets other machines in, with a key; the traffic is not encrypted")
 
 
-def check_health(running: InstanceRecord | None, health: Health | None) -> Finding:
+def check_health(
+    running: InstanceRecord | None, health: Health | None, *, serviced: bool
+) -> Finding:
+    """``serviced``: the service has started it, or would, where it does not run."""
     if running is None:
-        return warn("daemon", "it does not run", "omlxd service start, or omlxd serve")
+        start = "omlxd service start, or omlxd serve" if serviced else "omlxd serve"
+        return warn("daemon", "it does not run", start)
     if not isinstance(health, Healthy):
         why = "it has no address yet" if health is None else health.why
-        return fail("daemon", f"pid {running.pid} is not healthy: {why}", "omlxd service logs")
+        logs = "omlxd service logs" if serviced else "see what it wrote to its terminal"
+        return fail("daemon", f"pid {running.pid} is not healthy: {why}", logs)
     if health.instance_id != running.instance_id:
         return fail(
             "daemon",

@@ -180,6 +180,6 @@ def test_t65_a_port_that_somebody_answers_on_is_taken_even_where_it_could_be_bou
         monkeypatch.setattr(socket, "socket", Obliging)
         with pytest.raises(PortTaken, match=str(port)):
             listen(wanted, port)
-        found = check_port(wanted, port, None, holder=lambda *_: "somebody")
+        found = check_port(wanted, port, None, serviced=False, holder=lambda *_: "somebody")
         assert found.verdict is Verdict.FAIL
         assert "held by somebody" in found.text

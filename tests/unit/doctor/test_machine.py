@@ -125,7 +125,12 @@ def test_the_wired_limit_gets_the_safe_advice() -> None:
 
 def port_of(port: int, running: InstanceRecord | None, error: OSError | None = None) -> Verdict:
     return check_port(
-        "127.0.0.1", port, running, bind=lambda *_: error, holder=lambda *_: "nginx (pid 7)"
+        "127.0.0.1",
+        port,
+        running,
+        serviced=True,
+        bind=lambda *_: error,
+        holder=lambda *_: "nginx (pid 7)",
     ).verdict
 
 
@@ -139,12 +144,15 @@ def test_a_port_is_free_ours_or_taken_by_somebody_named() -> None:
         "127.0.0.1",
         8484,
         None,
+        serviced=True,
         bind=lambda *_: OSError(errno.EADDRINUSE, "Address in use"),
         holder=lambda *_: "nginx (pid 7)",
     )
     assert "nginx (pid 7)" in taken.text
     nowhere = OSError(errno.EADDRNOTAVAIL, "No such address here")
-    bad = check_port("10.0.0.1", 1, None, bind=lambda *_: nowhere, holder=lambda *_: "nginx")
+    bad = check_port(
+        "10.0.0.1", 1, None, serviced=True, bind=lambda *_: nowhere, holder=lambda *_: "nginx"
+    )
     assert (bad.verdict, "held by" in bad.text) == (Verdict.FAIL, False)
     assert port_of(8484, None, socket.gaierror(-2, "unknown")) is Verdict.FAIL
 
@@ -171,9 +179,9 @@ def test_the_unix_socket_is_judged_as_serve_judges_it(
             raise error
 
     monkeypatch.setattr(network, "check_local_socket", check)
-    assert check_socket("/d/o.sock", None).verdict is alone
-    assert check_socket("/d/o.sock", RUNNING).verdict is beside_ours
-    check_socket("~/o.sock", None, Account("ann", 501, 20, Path("/Users/ann")))
+    assert check_socket("/d/o.sock", None, serviced=True).verdict is alone
+    assert check_socket("/d/o.sock", RUNNING, serviced=True).verdict is beside_ours
+    check_socket("~/o.sock", None, Account("ann", 501, 20, Path("/Users/ann")), serviced=True)
     assert asked[-1] == ("/Users/ann/o.sock", 501)
 
 
@@ -193,11 +201,11 @@ def test_a_far_reach_without_a_key_fails(host: str, any_key: bool, verdict: Verd
 
 
 def test_the_daemon_is_absent_healthy_hanging_or_another_one() -> None:
-    assert check_health(None, None).verdict is Verdict.WARN
-    assert check_health(RUNNING, Healthy("i-1", "1.0")).verdict is Verdict.OK
-    assert check_health(RUNNING, Healthy("i-2", "1.0")).verdict is Verdict.FAIL
-    assert check_health(RUNNING, Unhealthy("it hangs")).verdict is Verdict.FAIL
-    assert check_health(RUNNING, None).verdict is Verdict.FAIL
+    assert check_health(None, None, serviced=True).verdict is Verdict.WARN
+    assert check_health(RUNNING, Healthy("i-1", "1.0"), serviced=True).verdict is Verdict.OK
+    assert check_health(RUNNING, Healthy("i-2", "1.0"), serviced=True).verdict is Verdict.FAIL
+    assert check_health(RUNNING, Unhealthy("it hangs"), serviced=True).verdict is Verdict.FAIL
+    assert check_health(RUNNING, None, serviced=True).verdict is Verdict.FAIL
 
 
 def test_the_guard_of_the_running_daemon_speaks_for_itself() -> None:
@@ -221,3 +229,19 @@ def test_the_guard_of_the_running_daemon_speaks_for_itself() -> None:
 
 def test_only_failures_fail() -> None:
     assert not failed([ok("a", ""), warn("b", "")])
+
+
+@pytest.mark.parametrize("serviced", [True, False])
+def test_a_remedy_names_the_service_only_where_it_has_the_daemon(
+    monkeypatch: pytest.MonkeyPatch, serviced: bool
+) -> None:
+    """A daemon with ``--port`` was started by hand, and ``omlxd service`` may not work here."""
+    monkeypatch.setattr(network, "check_local_socket", lambda name, uid: None)
+    for finding in (
+        check_port("127.0.0.1", 9999, RUNNING, serviced=serviced, holder=lambda *_: ""),
+        check_socket("/d/o.sock", RUNNING, serviced=serviced),
+        check_health(RUNNING, None, serviced=serviced),
+        check_health(None, None, serviced=serviced),
+    ):
+        assert finding.remedy is not None
+        assert ("omlxd service" in finding.remedy) is serviced
