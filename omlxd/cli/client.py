@@ -45,6 +45,11 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
         return named.rstrip("/").removesuffix("/v1")
     state = daemon_places(home, environ).state
     found = read_instance(state)
+    if (found is None or not is_alive(found)) and _is_held(state):
+        raise Unreachable(
+            f"omlxd runs (its lock is held), but there is no {state / INSTANCE} of it, as on a "
+            "full disk: name its address with --url."
+        )
     if found is None:
         raise NotRunning(
             f"omlxd is not running (nothing in {state}). Start it with `omlxd serve`, or name "
@@ -59,6 +64,12 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
     if address is None:
         raise Unreachable(f"omlxd (process {found.get('pid')}) has not opened its port yet.")
     return address
+
+
+def _is_held(state: Path) -> bool:
+    from omlxd.service.single_instance import is_held
+
+    return is_held(state)
 
 
 def read_instance(state: Path) -> dict[str, Any] | None:

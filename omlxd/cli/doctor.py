@@ -230,7 +230,10 @@ def _daemon(
         any_key = bool(read_keys(path_in(config.places.state), owner=owner))
         yield network.check_reach(server.host, any_key=any_key)
     answer = health.ask(running.url) if running is not None and running.url else None
-    yield network.check_health(running, answer, serviced=serviced)
+    if running is None and single_instance.is_held(config.places.state):
+        yield network.unrecorded(config.places.state)
+    else:
+        yield network.check_health(running, answer, serviced=serviced)
     if running is not None and isinstance(answer, Healthy):
         yield from _guard(running, config.places.state)
 

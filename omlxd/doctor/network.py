@@ -5,6 +5,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from omlxd.daemon.listen import bound
@@ -13,7 +14,7 @@ from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.errors import ConfigError, PortTaken
 from omlxd.service.health import Health, Healthy
 from omlxd.service.job import Account
-from omlxd.service.single_instance import InstanceRecord
+from omlxd.service.single_instance import RECORD, InstanceRecord
 
 Bindable = Callable[[str, int], OSError | ValueError | None]
 """Host and port -> why they cannot be bound; None when they can."""
@@ -116,6 +117,12 @@ def check_health(
             "stop one of them",
         )
     return ok("daemon", f"{running.url}, version {health.version}, pid {running.pid}")
+
+
+def unrecorded(state: Path) -> Finding:
+    """Of a daemon that holds the folder and could not say where it answers."""
+    text = f"it runs (its lock is held), but {state / RECORD} is missing or another's"
+    return fail("daemon", text, "make room on the disk, and restart it")
 
 
 def check_guard(status: Mapping[str, Any]) -> Finding:

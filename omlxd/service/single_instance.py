@@ -1,14 +1,16 @@
 """One daemon per data folder: a lock that dies with its process, and a record of who holds it.
 
 The lock is ``flock`` on a file that is never removed; the record beside it names the instance,
-its process and its address. Other programs read the record only; a record whose process is gone
-is stale and says that the daemon was killed.
+its process and its address. Other programs read the record, and where there is none they look
+whether the lock is held; a record whose process is gone is stale and says that the daemon was
+killed.
 """
 
 import contextlib
 import errno
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +28,8 @@ LOCK = "omlxd.lock"
 RECORD = "instance.json"
 SAME_START = 2.0
 """Seconds; a process's start is computed from the boot time, which clock steps move a little."""
+LOOK = 0.02
+"""Seconds; longer than a command takes that looks whether the lock is held."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
@@ -100,6 +104,26 @@ def running(state: Path, started: ProcessStart = process_start) -> InstanceRecor
     """The instance that runs on this data folder now."""
     record = read_record(state)
     return record if record is not None and is_alive(record, started) else None
+
+
+def is_held(state: Path) -> bool:
+    """Whether a process holds the folder, be there a record of it or not."""
+    return _is_locked(state / LOCK) or _is_locked(state)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Let go at once; a daemon that starts in this moment asks for it again.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _TAKEN
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class InstanceLock:
@@ -200,13 +224,17 @@ def _open_lock(state: Path) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _TAKEN:
-            return False
-        raise
-    return True
+    for pause in (LOOK, LOOK, None):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+        else:
+            return True
+        if pause is not None:
+            time.sleep(pause)
+    return False
 
 
 def _who(state: Path, record: InstanceRecord | None, started: ProcessStart) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.cli.client import Daemon, Unreachable, address_of, find_url
+from omlxd.cli.client import Daemon, NotRunning, Unreachable, address_of, find_url
+from omlxd.service.single_instance import take
 
 GONE = 2**22 + 1
 """Above the largest process id of Linux and macOS."""
@@ -88,3 +89,21 @@ def test_addresses_of_every_interface_are_reached_by_loopback() -> None:
     assert address_of({"host": "::1", "port": 1}) == "http://[::1]:1"
     assert address_of({"url": "http://x:2", "host": "y", "port": 1}) == "http://x:2"
     assert address_of({}) is None
+
+
+@pytest.mark.parametrize("left", [None, GONE])
+def test_a_daemon_that_could_not_record_itself_is_not_said_to_be_off(
+    tmp_path: Path, left: int | None
+) -> None:
+    """As on a full disk. ``models rm`` would take it for off, and delete under its feet."""
+    state = tmp_path / "state"
+    lock = take(state, version="1", interpreter="/python", now=1.0)
+    (state / "instance.json").unlink()
+    if left is not None:
+        leave(tmp_path, pid=left, host="127.0.0.1", port=5)
+    with pytest.raises(Unreachable, match=r"its lock is held.*instance\.json.*--url") as caught:
+        find_url(None, str(tmp_path), {})
+    assert not isinstance(caught.value, NotRunning)
+    lock.release()
+    with pytest.raises(NotRunning):
+        find_url(None, str(tmp_path), {})

@@ -15,6 +15,7 @@ from omlxd.service.single_instance import (
     InstanceLock,
     InstanceRecord,
     is_alive,
+    is_held,
     reachable_url,
     read_record,
     running,
@@ -158,3 +159,25 @@ def test_on_a_volume_without_locks_the_record_decides(
 )
 def test_the_address_is_one_that_this_machine_can_use(host: str, url: str) -> None:
     assert reachable_url(host, 1) == url
+
+
+def test_whoever_looks_whether_the_folder_is_held_keeps_no_daemon_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_held(tmp_path)
+    take_it(tmp_path).release()
+    assert not is_held(tmp_path)
+    looking = os.open(tmp_path / "omlxd.lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(single_instance.time, "sleep", lambda _: os.close(looking))
+    lock = take_it(tmp_path)
+    assert is_held(tmp_path)
+    lock.release()
+
+
+def test_a_folder_that_is_locked_itself_is_held(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    assert is_held(tmp_path)
+    os.close(folder)
+    assert not is_held(tmp_path)
