@@ -17,15 +17,19 @@ def say(text: str) -> None:
     print(f"==> {text}", flush=True)
 
 
-def heed(handler: "Callable[[int, FrameType | None], object] | signal.Handlers") -> None:
+def heed(handler: Callable[[int, FrameType | None], object]) -> None:
     """What the signals that end a program do from now on."""
     for number in ENDING:
         signal.signal(number, handler)
 
 
+def pass_over(number: int, frame: FrameType | None) -> None:
+    """As SIG_IGN, of which Python complains where a signal is under way already."""
+
+
 def leave(number: int, frame: FrameType | None) -> None:
     """Turns the first signal into an exception; no other one cuts the way out short."""
-    heed(signal.SIG_IGN)
+    heed(pass_over)
     raise KeyboardInterrupt
 
 
@@ -64,9 +68,17 @@ def child(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]
                 stop(process)
 
 
+def wait_for(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code. Not with ``wait``, which goes on for ever where the signals that should end it
+    come two at a time: a thread of a library may then take both."""
+    while process.poll() is None:
+        time.sleep(0.5)
+    return process.returncode
+
+
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Also where nobody reads any more what is said. Ctrl-C meanwhile kills the process."""
-    heed(signal.SIG_IGN)
+    heed(pass_over)
     if process.poll() is not None:
         return
     process.terminate()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from child_daemon import child, heed, leave, log_tail, say
+from child_daemon import child, heed, leave, log_tail, say, wait_for
 from conversation import CannotGoOn, answer, ask, load
 
 from omlxd.cli.client import Unreachable, address_of, key_for, read_instance
@@ -196,10 +196,8 @@ def quickstart(port: int, *, once: bool) -> None:
             return
         say("the daemon runs until you press Ctrl-C")
         with suppress(KeyboardInterrupt):
-            process.wait()
-            raise CannotGoOn(
-                f"the daemon ended with {process.returncode}; its log:\n{log_tail(LOG)}"
-            )
+            code = wait_for(process)
+            raise CannotGoOn(f"the daemon ended with {code}; its log:\n{log_tail(LOG)}")
 
 
 def port(text: str) -> int:

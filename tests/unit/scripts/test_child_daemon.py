@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,35 @@ def test_a_signal_between_the_end_and_the_stop_does_not_keep_the_daemon(
     monkeypatch.setattr(child_daemon, "heed", interrupted)
     run(process, monkeypatch, tmp_path / "log")
     assert process.calls[-3:] == ["poll", "terminate", "wait"]
+
+
+def test_a_signal_that_another_thread_took_ends_the_wait_for_the_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python notices it where the call returns, which the one for a child's end does not do."""
+    limits: list[float] = []
+
+    def sleep(limit: float) -> None:
+        limits.append(limit)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    process = Process()
+    with pytest.raises(KeyboardInterrupt):
+        child_daemon.wait_for(process)  # type: ignore[arg-type]
+    assert limits == [0.5]
+    assert "wait" not in process.calls
+
+
+def test_no_signal_on_the_way_out_is_complained_of(capfd: pytest.CaptureFixture[str]) -> None:
+    """Two at once: Python handles the second when the first has changed what signals do."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, child_daemon.ENDING)
+    signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, child_daemon.ENDING)
+    child_daemon.stop(Process())  # type: ignore[arg-type]
+    assert "race condition" not in capfd.readouterr().err
 
 
 def test_ctrl_c_while_the_daemon_stops_kills_it(
