@@ -5,6 +5,8 @@ from pathlib import Path
 
 from omlxd.errors import ConfigError
 
+_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+
 
 def model_roots(
     dirs: Sequence[str] | None, own: Path, environ: Mapping[str, str]
@@ -20,7 +22,10 @@ def model_roots(
             return tuple(dict.fromkeys((*named, own)))
         return own, hub_cache(environ)
     except RuntimeError as error:
-        raise ConfigError([f"models.dirs: {error}"]) from None
+        if dirs is not None:
+            raise ConfigError([f"models.dirs: {error}"]) from None
+        by = {name: environ[name] for name in _VARIABLES if environ.get(name)}
+        raise ConfigError([f"the Hugging Face cache, by {by}: {error}"]) from None
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:

@@ -27,3 +27,6 @@ def test_our_own_folder_is_read_beside_the_configured_ones() -> None:
 def test_the_home_of_nobody_is_a_mistake_of_the_configuration() -> None:
     with pytest.raises(ConfigError, match=r"models\.dirs"):
         model_roots(("~nobody-at-all/models",), OWN, {})
+    for variable in ("HF_HUB_CACHE", "HF_HOME"):
+        with pytest.raises(ConfigError, match=f"{variable}.*'~nobody-at-all/hub'"):
+            model_roots(None, OWN, {variable: "~nobody-at-all/hub"})
