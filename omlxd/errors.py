@@ -57,8 +57,9 @@ class UnsupportedParameter(InvalidRequest):
 class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
-    def __init__(self, *, prompt_tokens: int, context_length: int, param: str) -> None:
-        which = param if "[" in param else "The prompt"
+    def __init__(
+        self, *, prompt_tokens: int, context_length: int, param: str, which: str = "The prompt"
+    ) -> None:
         super().__init__(
             f"{which} has {prompt_tokens} tokens; this model's context is {context_length} "
             "tokens, and at least one must be left for the answer. Shorten the prompt.",

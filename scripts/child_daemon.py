@@ -1,4 +1,4 @@
-"""A daemon that a script starts as its child, and that ends with it, however that comes."""
+"""A daemon that a script starts as its child, and that ends with it unless it is killed."""
 
 import signal
 import subprocess
@@ -10,6 +10,7 @@ from types import FrameType
 
 STOP_LIMIT_S = 40  # more than the daemon's own limits for draining and stopping together
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LARGEST_LOG = 2**20
 MARK = "==> quickstart starts the daemon"
 
 
@@ -52,7 +53,8 @@ def child(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]
     log.parent.mkdir(parents=True, exist_ok=True)
     process = None
     try:
-        with held_back(), log.open("ab", buffering=0) as out:
+        fresh = not log.exists() or log.stat().st_size > LARGEST_LOG
+        with held_back(), log.open("wb" if fresh else "ab", buffering=0) as out:
             with suppress(OSError):  # a full disk is the child's to tell
                 out.write(f"{MARK}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
             # A session of its own, so that Ctrl-C reaches only this process and the stop is one.

@@ -147,10 +147,12 @@ class CallerCheck:
 
     def _options(self, scope: Scope, origin: str | None) -> Response:
         allowed = ", ".join(allowed_methods(scope))
-        if not allowed:
+        listed = origin is not None and self._callers.listed(origin)
+        if not (allowed or listed):
             raise nothing_at("OPTIONS", scope["path"])
         headers = {"allow": allowed}
-        if origin is not None and self._callers.listed(origin):
+        if listed:
+            # Also where there is nothing: its page reads why only after a preflight that went well.
             headers |= {
                 "access-control-allow-methods": allowed,
                 "access-control-allow-headers": _request_headers(scope["headers"]),

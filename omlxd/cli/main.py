@@ -35,12 +35,12 @@ def run(argv: Sequence[str]) -> int:
         # The reader of our output has left; nothing more can be said.
         sys.stderr.close()
         return 141
-    except (LookupError, TypeError, AttributeError, ValueError):
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         from omlxd.cli.other_version import explained
 
         if (why := explained(arguments)) is None:
             raise
-        print(f"omlxd: {why}", file=sys.stderr)
+        print(f"omlxd: {why} ({error!r})", file=sys.stderr)
         return 1
     return code
 

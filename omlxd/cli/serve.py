@@ -21,7 +21,7 @@ def add_arguments(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
         help="run the daemon in the foreground",
-        description="Run the daemon in the foreground until SIGTERM or Ctrl-C.",
+        description="Run the daemon in the foreground until it is asked to stop (SIGTERM, Ctrl-C).",
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file (TOML)")
     parser.add_argument(

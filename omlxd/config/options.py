@@ -23,8 +23,9 @@ class LogFormat(Enum):
     JSON = "json"
 
 
-LONGEST_SOCKET = 104
-"""Bytes of a socket's path with its end mark: sun_path of macOS, the shortest of our platforms."""
+LONGEST_SOCKET = 103
+"""Bytes of a socket's path: what sun_path of macOS holds beside its end mark, the shortest of our
+platforms."""
 
 
 def check_host(host: str) -> None:
@@ -40,7 +41,7 @@ def check_host(host: str) -> None:
 
 def check_socket(name: str) -> None:
     """Raises ValueError for a path that is too long for a socket on one of our platforms."""
-    size = len(os.fsencode(Path(name).expanduser())) + 1
+    size = len(os.fsencode(Path(name).expanduser()))
     if size > LONGEST_SOCKET:
         raise ValueError(
             f"the path has {size} bytes, at most {LONGEST_SOCKET} work; choose a shorter one"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from omlxd.errors import ConfigError
 
-_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+"""Of the environment, what says where the Hugging Face cache is; a service keeps them all."""
 
 
 def model_roots(
@@ -24,7 +25,7 @@ def model_roots(
     except RuntimeError as error:
         if dirs is not None:
             raise ConfigError([f"models.dirs: {error}"]) from None
-        by = {name: environ[name] for name in _VARIABLES if environ.get(name)}
+        by = {name: environ[name] for name in VARIABLES if environ.get(name)}
         raise ConfigError([f"the Hugging Face cache, by {by}: {error}"]) from None
 
 

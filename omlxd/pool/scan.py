@@ -64,7 +64,8 @@ def _scan_level(root: str, names: list[str], findings: Findings, headers: Header
         model_id, confines = _lone_model(root)
         scan_model(model_id, root, confines, findings, headers)
         return
-    if is_hub(root):
+    # A name alone may be anybody's.
+    if is_hub(root) and {"blobs", "refs", "snapshots"} & set(names):
         scan_hub(root, root, root, findings, headers)
         return
     for name, folder in _folders(root, root, names, findings):

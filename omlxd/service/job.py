@@ -12,6 +12,7 @@ from omlxd.service.names import STDERR, STDOUT
 FOLDERS = (
     "HF_HOME",
     "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
     "XDG_CACHE_HOME",
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",

@@ -110,7 +110,10 @@ def answer_length(wanted: int | None, context: int | None, prompt: int, param: s
         return wanted or UNKNOWN_CONTEXT_ANSWER
     left = context - prompt
     if left < 1:
-        raise ContextLengthExceeded(prompt_tokens=prompt, context_length=context, param=param)
+        which = param if "[" in param else "The prompt"
+        raise ContextLengthExceeded(
+            prompt_tokens=prompt, context_length=context, param=param, which=which
+        )
     return min(wanted or left, left)
 
 

@@ -114,6 +114,8 @@ async def test_a_configured_origin_gets_cors_on_answers_errors_and_preflights() 
         assert call.status == status
         assert call.headers["access-control-allow-origin"] == "http://localhost:3000"
         assert call.headers["vary"] == "Origin"
+    nowhere = await Call(world.app, "OPTIONS", "/chat", headers=ask, content_type=None).end()
+    assert nowhere.status == 204
     assert "POST" in preflight.headers["access-control-allow-methods"]
     assert "authorization" in preflight.headers["access-control-allow-headers"]
 

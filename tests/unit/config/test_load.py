@@ -209,7 +209,7 @@ def test_mistakes_of_every_kind_are_reported_at_once(tmp_path: Path) -> None:
             ("--host: ", "'bad host' is not an address"),
             ("--port: ", "at most 65535"),
             ("models.dirs: ", "'~nobody77/x'", "'~nobody78/x'", "'' is no path"),
-            ("server.socket: ", "106 bytes, at most 104"),
+            ("server.socket: ", "105 bytes, at most 103"),
             ("[guard]: ",),
         ),
         strict=True,

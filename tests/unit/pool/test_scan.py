@@ -56,6 +56,11 @@ def test_a_part_of_the_hub_s_cache_as_a_root_gives_the_same_model(tmp_path: Path
         assert (ids(found), found.broken, found.skipped) == (["acme/tiny"], (), ()), root
 
 
+def test_a_root_that_is_only_named_like_a_repository_is_a_folder_of_models(tmp_path: Path) -> None:
+    make_model(tmp_path / "models--mine" / "small")
+    assert ids(scan(tmp_path / "models--mine")) == ["small"]
+
+
 def test_the_hugging_face_cache_is_read_through_its_links(tmp_path: Path) -> None:
     make_hub_model(tmp_path, "org/name")
     make_hub_model(tmp_path, "gpt2")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from omlxd.errors import ServiceFailed
+from omlxd.pool.roots import VARIABLES
 from omlxd.service import systemd
 from omlxd.service.job import Account, JobSpec, carried_environment, with_secrets
 from omlxd.service.names import EXIT_TIMEOUT, LABEL
@@ -194,6 +195,11 @@ def test_carried_folders_are_absolute_as_the_shell_means_them(
         "XDG_DATA_HOME": str(tmp_path / "data"),
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def test_the_service_finds_the_models_that_the_shell_finds() -> None:
+    environ = dict.fromkeys(VARIABLES, "/somewhere")
+    assert carried_environment(environ) == environ
 
 
 @pytest.mark.parametrize("kind", ["plist", "unit"])
