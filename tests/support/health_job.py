@@ -112,8 +112,8 @@ def serve(options: dict[str, object], lock: InstanceLock) -> int:
     return 0
 
 
-class Stopped(Exception):
-    pass
+class Stopped(BaseException):
+    """Not an Exception: http.server goes on after those of a request."""
 
 
 def stop(*_: object) -> None:

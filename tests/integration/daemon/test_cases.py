@@ -218,7 +218,7 @@ def test_t32_streamed_deltas_join_to_the_whole_text_in_any_script(
     daemon: DaemonProcess, smollm2: Path, text: str
 ) -> None:
     prompt = f"Repeat exactly, without comment: {text}"
-    body = chat(smollm2, prompt, temperature=0, max_tokens=28)
+    body = chat(smollm2, prompt, temperature=0, max_tokens=20)
     with daemon.client() as client:
         whole = client.post("/v1/chat/completions", json=body).json()
         chunks = list(stream_chat(client, body))
