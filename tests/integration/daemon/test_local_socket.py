@@ -62,7 +62,7 @@ def test_a_path_of_104_bytes_and_more_is_refused_and_one_of_103_works(short_fold
     room = 103 - len(os.fsencode(folder)) - 1
     local = opened(folder / ("a" * room))
     closed(local)
-    refused(folder / ("a" * (room + 1)), ConfigError, r"105 bytes, at most 104")
+    refused(folder / ("a" * (room + 1)), ConfigError, r"104 bytes, at most 103")
     refused(folder / ("ü" * (room // 2 + 1)), ConfigError, "choose a shorter")
 
 
