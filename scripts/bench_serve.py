@@ -182,11 +182,16 @@ def probe_health(url: str, stop: threading.Event, out: list[float]) -> None:
 def paired(
     contenders: dict[str, Run], streams: int, rounds: int, max_tokens: int
 ) -> dict[str, list[Round]]:
-    """``rounds`` counted rounds of every contender in turn, after one warm-up of each."""
+    """``rounds`` counted rounds of every contender in turn, after one warm-up of each.
+
+    Each round begins with another one: what a contender leaves behind weighs on all alike.
+    """
     results: dict[str, list[Round]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
-        for name, run in contenders.items():
-            result = run(conversations(number, streams), max_tokens)
+        names = list(contenders)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            result = contenders[name](conversations(number, streams), max_tokens)
             if number:
                 results[name].append(result)
     return results

@@ -31,7 +31,8 @@ class EngineOptions:
     longest_step: Seconds = option(
         1.0,
         "Prefill chunks are sized so that a step takes no longer than this even when nothing "
-        "decodes; cancelled requests leave between steps.",
+        "decodes, or half as long again where that ends the prompts; cancelled requests leave "
+        "between steps.",
         above=0.0,
     )
     load_share: float = option(

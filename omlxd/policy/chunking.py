@@ -11,7 +11,7 @@ FIRST_CHUNK = 128
 GROWTH = 4
 """A chunk is at most this many times the last one: the pace of a small chunk is a poor
 predictor of a large one."""
-STRETCH_ALONE = 1.25
+STRETCH_ALONE = 1.5
 """A rest this many times a chunk is taken whole: a pass of its own would read all weights again."""
 _SMOOTHING = 0.5
 
