@@ -72,17 +72,13 @@ class Leases:
         late = [waiter for waiter in record.waiting if waiter.deadline <= now]
         for waiter in late:
             record.waiting.remove(waiter)
-            if not waiter.granted.done():
-                error = waited_too_long(record, now - waiter.since, self._shortage)
-                waiter.granted.set_exception(error)
+            waiter.fail(waited_too_long(record, now - waiter.since, self._shortage))
         return bool(late)
 
     def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:
         """Each gets an error of its own: an exception raised twice joins its tracebacks."""
         while record.waiting:
-            waiter = record.waiting.popleft()
-            if not waiter.granted.done():
-                waiter.granted.set_exception(make_error())
+            record.waiting.popleft().fail(make_error())
 
     def fail_replaced(self, record: ModelRecord) -> None:
         """Tokens of the files before mean something else, or nothing, to those of now."""
@@ -90,8 +86,7 @@ class Leases:
             error = replaced(record, waiter.made_for)
             if error is not None:
                 record.waiting.remove(waiter)
-                if not waiter.granted.done():
-                    waiter.granted.set_exception(error)
+                waiter.fail(error)
 
     def _used(self, record: ModelRecord) -> None:
         record.last_used = self._ports.clock()

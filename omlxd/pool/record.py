@@ -76,6 +76,11 @@ class Waiter:
     made_for: str | None = None
     """Fingerprint of the files that its tokens were made with; None: it has none yet."""
 
+    def fail(self, error: OmlxdError) -> None:
+        """Nothing when its client has left already."""
+        if not self.granted.done():
+            self.granted.set_exception(error)
+
 
 @dataclass(slots=True, eq=False)
 class ModelRecord:
