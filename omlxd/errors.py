@@ -1,4 +1,4 @@
-"""Every error the project raises on purpose: one tree, facts as attributes, a stable code each.
+"""Every error the project raises on purpose: one tree, details as attributes, a stable code each.
 
 OmlxdError
 ├── RequestError                 the client's request cannot be served as it stands
@@ -20,22 +20,47 @@ OmlxdError
 └── ConfigError, PortTaken, AlreadyRunning, StateUnreadable, StateUnwritable, ServiceFailed
 """
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class OmlxdError(Exception):
-    """Base of the tree. ``facts`` are numbers and names that a client may read."""
+    """Base of the tree. ``details`` are numbers and names that a client may read."""
 
     code: ClassVar[str] = "internal_error"
     param: str | None = None
     retry_after: float | None = None
     """Seconds after which trying again makes sense; None when it does not."""
 
-    def __init__(self, message: str, **facts: Any) -> None:
+    def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.facts: Mapping[str, Any] = facts
+        self.details: Mapping[str, Any] = details
+
+    def again(self, **changes: Any) -> Self:
+        """A copy to raise once more, without the traceback, whose frames keep alive what they saw.
+
+        ``changes``: attributes that differ, such as ``retry_after``.
+        """
+        copied = copy.copy(self)
+        copied.__dict__.update(changes)
+        if "message" in changes:
+            copied.args = (changes["message"],)
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by the constructor: those of the leaves take other arguments.
+        return _rebuilt, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuilt(
+    kind: type[OmlxdError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> OmlxdError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class RequestError(OmlxdError):
@@ -45,8 +70,8 @@ class RequestError(OmlxdError):
 class InvalidRequest(RequestError):
     code = "invalid_value"
 
-    def __init__(self, message: str, *, param: str | None = None, **facts: Any) -> None:
-        super().__init__(message, **facts)
+    def __init__(self, message: str, *, param: str | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
         self.param = param
 
 
@@ -153,8 +178,8 @@ class MethodNotAllowed(RequestError):
 class Unavailable(OmlxdError):
     code = "unavailable"
 
-    def __init__(self, message: str, *, retry_after: float | None = 1.0, **facts: Any) -> None:
-        super().__init__(message, **facts)
+    def __init__(self, message: str, *, retry_after: float | None = 1.0, **details: Any) -> None:
+        super().__init__(message, **details)
         self.retry_after = retry_after
 
 
@@ -207,8 +232,8 @@ class ModelTooLarge(OmlxdError):
 class InsufficientMemory(OmlxdError):
     code = "insufficient_memory"
 
-    def __init__(self, message: str, *, retry_after: float | None, **facts: Any) -> None:
-        super().__init__(message, **facts)
+    def __init__(self, message: str, *, retry_after: float | None, **details: Any) -> None:
+        super().__init__(message, **details)
         self.retry_after = retry_after
 
 
@@ -223,8 +248,8 @@ class ModelLoadFailed(OmlxdError):
     code = "model_load_failed"
     param = "model"
 
-    def __init__(self, message: str, *, retry_after: float | None = None, **facts: Any) -> None:
-        super().__init__(message, **facts)
+    def __init__(self, message: str, *, retry_after: float | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
         self.retry_after = retry_after
 
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-BUDGET = 300
+BUDGET = 500
 
 
 def main() -> int:

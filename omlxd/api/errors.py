@@ -98,7 +98,7 @@ def meaning(error: errors.OmlxdError) -> Meaning:
 def error_object(error: errors.OmlxdError) -> dict[str, Any]:
     """The value of ``error`` in OpenAI's error body: its four keys, and the error's facts."""
     return {
-        **error.facts,
+        **error.details,
         "message": error.message,
         "type": meaning(error).type,
         "param": error.param,

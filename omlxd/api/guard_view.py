@@ -8,7 +8,7 @@ from typing import Any, Final
 from omlxd.api.flat import flat
 from omlxd.enforcer.control import GuardControl
 from omlxd.enforcer.explain import facts
-from omlxd.enforcer.record import Entry, deeds
+from omlxd.enforcer.record import Entry, notable_actions
 from omlxd.enforcer.settings import FIELDS, KEYS, PolicyInForce
 from omlxd.policy.actions import Action
 from omlxd.policy.ceiling import Ceilings
@@ -163,7 +163,7 @@ def entry_body(entry: Entry) -> dict[str, Any]:
     decision, reading = entry.decision, entry.reading
     outcomes = {done.action: done for done in entry.outcomes}
     actions = []
-    for action in deeds(decision.actions):
+    for action in notable_actions(decision.actions):
         done = outcomes.get(action)
         actions.append(
             {
@@ -255,7 +255,7 @@ def _allocator(usage: Usage) -> dict[str, Any] | None:
     """None while the device thread's numbers are too old to count."""
     if not usage.fresh:
         return None
-    return {"active": usage.active, "pool": usage.pool, "unreleased": usage.unreleased}
+    return {"active": usage.active, "pool": usage.buffer_cache, "unreleased": usage.unreleased}
 
 
 def _as_set(key: str, value: Any) -> Any:

@@ -23,7 +23,7 @@ from omlxd.store import write_json
 
 FILE: Final = "keys.json"
 LOCAL_FILE: Final = "local.key"
-"""Beside it: the key of this run, with which commands of the daemon's own user come in."""
+"""WorkingMemory it: the key of this run, with which commands of the daemon's own user come in."""
 PREFIX: Final = "omlxd_"
 LARGEST: Final = 1024 * 1024
 """Bytes; some thousands of keys."""

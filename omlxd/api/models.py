@@ -14,9 +14,9 @@ from omlxd.api.declared import field_schemas, json_body
 from omlxd.api.json_object import read_object
 from omlxd.api.services import Services
 from omlxd.errors import InvalidRequest
-from omlxd.pool.catalog import Catalog, CatalogModel, ModelKind
+from omlxd.library.catalog import Catalog, CatalogModel, ModelKind
+from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.fit import Fit
-from omlxd.pool.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 
 MOST_TOKENS: Final = 100_000_000
@@ -81,8 +81,8 @@ def model_routes(services: Services) -> APIRouter:
         """Answers once it is in memory; a load that nobody else waits for ends with its client."""
         services.refuse_unless_ready()
         model = pool.resolve(name)
-        facts = await while_connected(request.receive, pool.load(model.id))
-        return {"id": model.id, "state": "ready", "weights_bytes": facts.weights_bytes}
+        info = await while_connected(request.receive, pool.load(model.id))
+        return {"id": model.id, "state": "ready", "weights_bytes": info.weights_bytes}
 
     @routes.post("/v1/models/{name:path}/unload")
     async def unload(name: str) -> dict[str, Any]:

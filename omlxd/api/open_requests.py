@@ -86,15 +86,15 @@ class OpenRequests:
         entry.stage = stage
         self._changed()
 
-    def abort(self, make_error: Callable[[], OmlxdError]) -> int:
-        """End those that the engine does not report, each with an error of its own; how many."""
+    def abort(self, error: OmlxdError) -> int:
+        """End those that the engine does not report, with ``error``; how many."""
         early = [
             name
             for name, entry in self._open.items()
             if entry.stage is not Stage.ENGINE and name not in self._ended_with
         ]
         for name in early:
-            self._ended_with[name] = make_error()
+            self._ended_with[name] = error.again()
             self._tasks[name].cancel()
         return len(early)
 

@@ -12,12 +12,12 @@ from omlxd.api.options import ApiOptions
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.enforcer.control import GuardControl
 from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import OmlxdError, ShuttingDown, Starting
-from omlxd.pool.catalog import Catalog, CatalogModel
+from omlxd.library.catalog import Catalog, CatalogModel
+from omlxd.library.lookup import STILL_READING
+from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.fit import Fit
-from omlxd.pool.lookup import STILL_READING
-from omlxd.pool.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 from omlxd.text.protocol import Tokenizer
 
@@ -44,7 +44,7 @@ class Generation(Protocol):
 
 class Lease(Protocol):
     @property
-    def facts(self) -> ModelFacts: ...
+    def info(self) -> ModelInfo: ...
 
     def submit(self, sequence: SequenceSpec) -> Generation: ...
 
@@ -85,7 +85,7 @@ class Pool(Protocol):
         self, model_id: str, *, request_id: str, made_for: str | None = None
     ) -> AbstractAsyncContextManager[Lease]: ...
 
-    async def load(self, model_id: str) -> ModelFacts: ...
+    async def load(self, model_id: str) -> ModelInfo: ...
 
     async def unload(self, model_id: str) -> int: ...
 
@@ -113,7 +113,7 @@ class Prompts(Protocol):
     ) -> list[int]: ...
 
 
-class Phase(Enum):
+class ServerPhase(Enum):
     """Of the daemon's life."""
 
     STARTING = "starting"
@@ -161,7 +161,7 @@ class Services:
     options: ApiOptions
     pool: Pool
     prompts: Prompts
-    phase: Callable[[], Phase]
+    phase: Callable[[], ServerPhase]
     requests: Callable[[], tuple[RequestView, ...]]
     open_requests: OpenRequests
     places: int | None = None
@@ -172,11 +172,11 @@ class Services:
     def refuse_unless_ready(self) -> None:
         """Raises Starting or ShuttingDown."""
         match self.phase():
-            case Phase.STARTING:
+            case ServerPhase.STARTING:
                 raise Starting("The server is starting.", retry_after=1.0)
-            case Phase.DRAINING:
+            case ServerPhase.DRAINING:
                 raise ShuttingDown("The server is shutting down.", retry_after=5.0)
-            case Phase.READY:
+            case ServerPhase.READY:
                 pass
 
     def refuse_until_scanned(self) -> None:

@@ -16,7 +16,7 @@ _TEXTS = re.compile(
 WEIGHTS = re.compile(r"model.*\.safetensors")
 """What a load reads; other files of the kind repeat the same weights."""
 RECORD = ".omlxd-source.json"
-"""Beside the files: where they come from."""
+"""WorkingMemory the files: where they come from."""
 
 
 class NotPullable(Exception):

@@ -171,14 +171,14 @@ def forget(daemon: Patching, name: str, left: Collection[str]) -> None:
     except Refused:
         return  # nothing was ever set
     if _same(name, meant):
-        from omlxd.pool.options import ModelSettings
+        from omlxd.model_settings.options import ModelSettings
 
         keys = ["default", *(field.name for field in fields(ModelSettings))]
         daemon.patch(model_path(meant), dict.fromkeys(keys))
 
 
 def _forget_on_disk(state: Path, name: str) -> None:
-    from omlxd.pool.settings import FILE, without
+    from omlxd.model_settings.settings import FILE, without
     from omlxd.store import DamagedFile, read_json, write_json
 
     try:

@@ -143,11 +143,11 @@ def _serve(
     """The daemon in its data folder. Raises what kept the port from being taken."""
     if not isinstance(door, Door):
         raise door
-    from omlxd.daemon.doors import open_doors
     from omlxd.daemon.instance import instance_at
+    from omlxd.daemon.listeners import open_listeners
     from omlxd.daemon.surroundings import Process
 
-    doors = open_doors(door.config, door.listener)
+    doors = open_listeners(door.config, door.listener)
     try:
         host, port = doors.tcp.getsockname()[:2]
         lock.announce(host, port)

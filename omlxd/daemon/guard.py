@@ -10,21 +10,21 @@ import structlog
 from omlxd.config.load import Config, Origin
 from omlxd.enforcer import explain
 from omlxd.enforcer.control import GuardControl
-from omlxd.enforcer.doers import Doers
 from omlxd.enforcer.enforcer import Enforcer
-from omlxd.enforcer.eyes import HostEyes, RuntimeEyes, with_footprints
+from omlxd.enforcer.executor import ActionExecutor
 from omlxd.enforcer.options import WiredLimit
 from omlxd.enforcer.ports import Activity, GuardPorts
+from omlxd.enforcer.readers import AllocatorSampler, HostReader, with_footprints
 from omlxd.enforcer.settings import FIELDS, From, GuardSettings
 from omlxd.enforcer.wiring import wired_limit
 from omlxd.engine.handle import Engine
 from omlxd.host.protocol import Host
+from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.remedy import wired_limit_warnings
 from omlxd.policy.terms import static_term
 from omlxd.policy.tiers import Tier, clamps
 from omlxd.policy.usage import measure_usage
 from omlxd.pool.pool import EnginePool
-from omlxd.pool.protocol import MemoryView
 from omlxd.store import DamagedFile, read_json, write_json
 
 log = structlog.get_logger(__name__)
@@ -44,8 +44,8 @@ class Surroundings:
     ``after_tick`` is called after each look at the machine."""
 
     host: Host
-    eyes: HostEyes
-    runtime: RuntimeEyes
+    eyes: HostReader
+    runtime: AllocatorSampler
     engine: Engine
     pool: EnginePool
     open_requests: Callable[[], int]
@@ -69,7 +69,7 @@ class Guard:
 
     def _ports(self) -> GuardPorts:
         around = self._around
-        doers = Doers(
+        doers = ActionExecutor(
             engine=around.engine,
             engine_up=lambda: around.runtime.up,
             models=around.pool.apply,
@@ -114,7 +114,7 @@ class Guard:
             self._last_arrival = now
             self.enforcer.wake(active=True)
 
-    def memory(self) -> MemoryView | None:
+    def memory(self) -> MemoryState | None:
         """For the admission of a load: the last tick's bounds, usage as it is now."""
         entry = self.enforcer.latest
         if entry is None or not self.enforcer.running:
@@ -122,7 +122,7 @@ class Guard:
         around, now = self._around, self._around.clock()
         reading = with_footprints(entry.reading, *around.host.footprints(), now)
         usage, _ = measure_usage(reading, around.runtime.latest, self.enforcer.release, now)
-        return MemoryView(
+        return MemoryState(
             usage=usage,
             ceilings=entry.decision.ceilings,
             paused=entry.decision.paused,

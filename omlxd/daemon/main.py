@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from omlxd.config.load import Config
-from omlxd.daemon.doors import Doors
 from omlxd.daemon.instance import Instance
+from omlxd.daemon.listeners import Listeners
 from omlxd.daemon.logs import configure
 from omlxd.daemon.stop_signals import stop_signals
 from omlxd.daemon.surroundings import Process
@@ -37,7 +37,7 @@ THREAD_SWITCH = 0.0005
 default of 0.005 that wait is most of what an answer takes."""
 
 
-def serve(config: Config, doors: Doors, instance: Instance, process: Process) -> int:
+def serve(config: Config, doors: Listeners, instance: Instance, process: Process) -> int:
     """Run the daemon behind ``doors`` until it is asked to stop; the exit code."""
     faulthandler.enable()
     bound_free_ends()
@@ -54,10 +54,6 @@ def serve(config: Config, doors: Doors, instance: Instance, process: Process) ->
             signal.signal(number, signal.SIG_IGN)
 
 
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("The server is shutting down.", retry_after=5.0)
-
-
 class _Countdown:
     """Seconds left of a limit that several steps share."""
 
@@ -71,7 +67,9 @@ class _Countdown:
 class Daemon:
     """One run: parts are made in ``_build``, and end in the opposite order."""
 
-    def __init__(self, config: Config, doors: Doors, instance: Instance, process: Process) -> None:
+    def __init__(
+        self, config: Config, doors: Listeners, instance: Instance, process: Process
+    ) -> None:
         self._config = config
         self._doors = doors
         self._instance = instance
@@ -140,8 +138,9 @@ class Daemon:
                 hurried = self._hurry.is_set()
                 log.info("drain_ended_by_signal" if hurried else "drain_limit_passed")
         left = _Countdown(config.stop_limit)
-        parts.open_requests.abort(_shutting_down)
-        parts.engine.abort(None, _shutting_down)
+        over = ShuttingDown("The server is shutting down.", retry_after=5.0)
+        parts.open_requests.abort(over)
+        parts.engine.abort(None, over)
         await parts.life.idle(left() / 2, asyncio.Event())
         await self._within(left(), "pool", parts.pool.stop())
         engine_left = await parts.engine.stop(left())

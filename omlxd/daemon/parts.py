@@ -15,21 +15,21 @@ from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.tokenizer import load_tokenizer
 from omlxd.config.load import Config
 from omlxd.daemon.connection import ConnectionLimits
-from omlxd.daemon.doors import Doors
 from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
 from omlxd.daemon.instance import Instance
-from omlxd.daemon.life import Life
+from omlxd.daemon.lifecycle import Lifecycle
+from omlxd.daemon.listeners import Listeners
 from omlxd.daemon.server import HttpServer
 from omlxd.daemon.surroundings import Wakefulness
 from omlxd.daemon.wakefulness import AwakeWhile
-from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
+from omlxd.enforcer.readers import AllocatorSampler, HostReader
 from omlxd.engine.handle import Engine
 from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 from omlxd.host.protocol import Host
 from omlxd.host.select import open_host
+from omlxd.library.roots import model_roots
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.protocol import PoolPorts
-from omlxd.pool.roots import model_roots
 from omlxd.text.template import PromptMaker
 
 
@@ -40,14 +40,14 @@ class Parts:
     host: Host
     guard: Guard
     open_requests: OpenRequests
-    life: Life
+    life: Lifecycle
     awake: AwakeWhile
     server: HttpServer
 
 
 def build(
     config: Config,
-    doors: Doors,
+    doors: Listeners,
     instance: Instance,
     *,
     awake: Wakefulness | None,
@@ -66,10 +66,10 @@ def build(
         on_death=partial(on_death, "mlx"),
         sample_clock=clock,
     )
-    runtime = RuntimeEyes(engine, clock, working=lambda: bool(engine.requests()))
+    runtime = AllocatorSampler(engine, clock, working=lambda: bool(engine.requests()))
     host = open_host(runtime.memory())
     # The guard looks at the pool and the pool wakes the guard: one of them comes second.
-    eyes = HostEyes(host, SleepWatch(), woke_up=lambda: guard.enforcer.wake(active=True))
+    eyes = HostReader(host, SleepWatch(), woke_up=lambda: guard.enforcer.wake(active=True))
     ports = PoolPorts(
         engine=engine,
         load_tokenizer=load_tokenizer,
@@ -110,7 +110,7 @@ def build(
         ),
         queue_deadline=config.models.queue_deadline,
     )
-    life = Life(lambda: len(open_requests))
+    life = Lifecycle(lambda: len(open_requests))
     app = create_app(
         Services(
             identity=_identity(instance),

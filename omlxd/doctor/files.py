@@ -13,9 +13,9 @@ from omlxd.api.key_file import path_in, read_keys
 from omlxd.config.places import Places
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.errors import ConfigError
-from omlxd.pool.catalog import RootScan, RootState
-from omlxd.pool.folder import HeaderCache
-from omlxd.pool.scan import scan_root
+from omlxd.library.catalog import RootScan, RootState
+from omlxd.library.folder import HeaderCache
+from omlxd.library.scan import scan_root
 from omlxd.service import access
 from omlxd.service.job import Account, JobSpec
 from omlxd.units import GiB, format_bytes

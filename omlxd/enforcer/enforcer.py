@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import structlog
 
 from omlxd.enforcer.ports import GuardPorts
-from omlxd.enforcer.record import Entry, Record, deeds
+from omlxd.enforcer.record import Entry, Record, notable_actions
 from omlxd.enforcer.settings import GuardSettings
 from omlxd.policy.actions import Outcome
 from omlxd.policy.decision import Decision
-from omlxd.policy.look import GuardState, Snapshot
+from omlxd.policy.observation import GuardState, Snapshot
 from omlxd.policy.pressure import activity_hint, poll_interval
 from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.relief import decide
@@ -226,7 +226,7 @@ class Enforcer:
             pause=None if decision.pause is None else decision.pause.value,
             rule=decision.rule,
             reason=decision.reason,
-            actions=[str(action) for action in deeds(decision.actions)],
+            actions=[str(action) for action in notable_actions(decision.actions)],
             applied=decision.apply,
             reclaimed=entry.reclaimed,
             usage=decision.usage.bytes,

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
-from omlxd.policy.actions import Action, IdleReclaim, Outcome, ReclaimPool, WalkStoreCap
+from omlxd.policy.actions import Action, IdleReclaim, Outcome, ReclaimBufferCache, WalkStoreCap
 from omlxd.policy.decision import Decision
-from omlxd.policy.look import subject
+from omlxd.policy.observation import subject
 from omlxd.policy.readings import MemoryReading
 from omlxd.units import MiB
 
@@ -45,7 +45,11 @@ class Entry:
 
     @property
     def eventful(self) -> bool:
-        return self.changed or bool(deeds(self.decision.actions)) or self.reclaimed >= NOTABLE
+        return (
+            self.changed
+            or bool(notable_actions(self.decision.actions))
+            or self.reclaimed >= NOTABLE
+        )
 
     @property
     def last_unix_at(self) -> float:
@@ -63,7 +67,7 @@ class Entry:
 
 def _had_effect(done: Outcome) -> bool:
     """A flag that is set once more is not worth telling again, nor is what was refused."""
-    asked = isinstance(done.action, ReclaimPool | IdleReclaim | WalkStoreCap)
+    asked = isinstance(done.action, ReclaimBufferCache | IdleReclaim | WalkStoreCap)
     return bool(done.freed) or (done.accepted and not asked)
 
 
@@ -71,7 +75,7 @@ def _gist(decision: Decision) -> tuple[object, ...]:
     """What makes two decisions the same; sizes change from one look to the next."""
     return (
         decision.rule,
-        tuple((type(action), subject(action)) for action in deeds(decision.actions)),
+        tuple((type(action), subject(action)) for action in notable_actions(decision.actions)),
         decision.level,
         decision.pause,
         decision.emergency,
@@ -80,7 +84,7 @@ def _gist(decision: Decision) -> tuple[object, ...]:
     )
 
 
-def deeds(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+def notable_actions(actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """The actions worth telling: the store caps walk on every tick."""
     return tuple(action for action in actions if not isinstance(action, WalkStoreCap))
 

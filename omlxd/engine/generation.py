@@ -10,7 +10,7 @@ from omlxd.engine.messages import Prefilled
 from omlxd.errors import OmlxdError
 
 
-class Phase(Enum):
+class RequestPhase(Enum):
     QUEUED = "queued"
     PREFILL = "prefill"
     DECODE = "decode"
@@ -36,7 +36,7 @@ class TokensArrived:
 class RequestView:
     id: str
     model_id: str
-    phase: Phase
+    phase: RequestPhase
     age: float
     """Seconds since it was submitted."""
     prompt_done: int
@@ -66,7 +66,7 @@ class Generation:
         self.prompt_done = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
-        self.phase = Phase.QUEUED
+        self.phase = RequestPhase.QUEUED
         self.finish: FinishReason | None = None
         self._cancel = cancel
         self._progress: PromptProgress | None = None
@@ -83,7 +83,7 @@ class Generation:
     async def __anext__(self) -> PromptProgress | TokensArrived:
         while True:
             if self._error is not None:
-                raise self._error.with_traceback(None)
+                raise self._error.again()
             if self._cancelled:
                 raise StopAsyncIteration
             if self._progress is not None:
@@ -131,7 +131,7 @@ class Generation:
     # What the engine tells it
 
     def prefilled(self, event: Prefilled) -> None:
-        self.phase = Phase.DECODE if event.done >= event.total else Phase.PREFILL
+        self.phase = RequestPhase.DECODE if event.done >= event.total else RequestPhase.PREFILL
         self.prompt_done = event.done
         self.cached_tokens = event.cached
         if not self._over:
@@ -143,7 +143,7 @@ class Generation:
         self.completion_tokens += 1
         if self._over:
             return
-        self.phase = Phase.DECODE
+        self.phase = RequestPhase.DECODE
         self._tokens.append(token)
         self._news.set()
         if token.finish is not None:

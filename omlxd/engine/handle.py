@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import structlog
 
@@ -12,19 +11,18 @@ from omlxd.backend.protocol import Backend, BackendInfo
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import (
     Generation,
-    Phase,
     PromptProgress,
+    RequestPhase,
     RequestView,
     TokensArrived,
 )
 from omlxd.engine.inbox import Inbox
-from omlxd.engine.ledger import EngineView, Ledger
 from omlxd.engine.messages import (
     Cancel,
     CancelLoad,
     Event,
     Load,
-    ReclaimPool,
+    ReclaimBufferCache,
     SetLimits,
     Stop,
     Submit,
@@ -32,7 +30,8 @@ from omlxd.engine.messages import (
     Unload,
 )
 from omlxd.engine.options import EngineOptions
-from omlxd.engine.ticket import Answer, LoadTicket
+from omlxd.engine.state import EngineState, EngineView
+from omlxd.engine.ticket import LoadTicket, Reply
 from omlxd.engine.worker import Worker
 from omlxd.errors import EngineDied, OmlxdError, QueueFull, ShuttingDown
 from omlxd.policy.ceiling import Limits
@@ -43,17 +42,13 @@ __all__ = [
     "EngineView",
     "Generation",
     "LoadTicket",
-    "Phase",
     "PromptProgress",
+    "RequestPhase",
     "RequestView",
     "TokensArrived",
 ]
 
 log = structlog.get_logger(__name__)
-
-
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("The server is shutting down.")
 
 
 class Engine:
@@ -78,13 +73,13 @@ class Engine:
         self._inbox = Inbox()
         self._load_ids = itertools.count(1)
         self._thread: _DeviceThread | None = None
-        self._over: Callable[[], OmlxdError] | None = None
-        """Makes what new work is refused with; None while the engine takes work."""
+        self._over: OmlxdError | None = None
+        """What new work is refused with; None while the engine takes work."""
 
     def start(self) -> None:
         """Start the thread ``mlx`` for the running loop; it imports the runtime first."""
         self._thread = _DeviceThread(
-            Ledger(self._clock, Answer()), asyncio.get_running_loop(), self._thread_left
+            EngineState(self._clock, Reply()), asyncio.get_running_loop(), self._thread_left
         )
         worker = Worker(
             self._backend,
@@ -111,7 +106,7 @@ class Engine:
         False when the thread is still in a step after ``limit`` seconds.
         """
         if self._over is None:
-            self._over = _shutting_down
+            self._over = ShuttingDown("The server is shutting down.")
         self._inbox.put(Stop())
         if self._thread is None:
             return True
@@ -138,7 +133,7 @@ class Engine:
 
     async def unload(self, model_id: str) -> int:
         """Drop a model, ending its requests with ModelUnloading; bytes that came free with it."""
-        answer: Answer[int] = Answer()
+        answer: Reply[int] = Reply()
         self._open_ledger().unloads.setdefault(model_id, []).append(answer)
         self._inbox.put(Unload(model_id))
         return await answer.wait()
@@ -170,21 +165,21 @@ class Engine:
         """So many are on their way here: an idle device waits a moment to begin with them all."""
         self._inbox.coming = requests
 
-    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
-        """Cancel every open request (of one model), each with an error of its own; how many."""
+    def abort(self, model_id: str | None, error: OmlxdError) -> int:
+        """Cancel every open request (of one model) with ``error``; how many."""
         open_ones = [
             g
             for g in self._ledger.generations.values()
             if not g.over and (model_id is None or g.model_id == model_id)
         ]
         for generation in open_ones:
-            generation.cancel(make_error())
+            generation.cancel(error.again())
         return len(open_ones)
 
     def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
         """End what has been queued on the device thread for ``after`` seconds; how many."""
         now = self._clock()
-        queued = [g for g in self._ledger.generations.values() if g.phase is Phase.QUEUED]
+        queued = [g for g in self._ledger.generations.values() if g.phase is RequestPhase.QUEUED]
         late = [g for g in queued if not g.over and now - g.submitted_at >= after]
         for generation in late:
             generation.cancel(make_error(generation.view(now)))
@@ -202,14 +197,14 @@ class Engine:
 
     def reclaim(self, when_idle: bool) -> None:
         """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
-        self._inbox.put(ReclaimPool(when_idle))
+        self._inbox.put(ReclaimBufferCache(when_idle))
 
     def set_limits(self, limits: Limits) -> None:
         self._inbox.put(SetLimits(limits))
 
     async def sample(self) -> AllocatorSample:
         """The allocator's numbers as of the next step boundary."""
-        answer: Answer[AllocatorSample] = Answer()
+        answer: Reply[AllocatorSample] = Reply()
         self._open_ledger().samples.append(answer)
         self._inbox.put(TakeSample())
         return await answer.wait()
@@ -225,22 +220,22 @@ class Engine:
         return self._ledger.reclaimed_bytes
 
     @property
-    def _ledger(self) -> Ledger:
+    def _ledger(self) -> EngineState:
         if self._thread is None:
             raise RuntimeError("start() comes first")
         return self._thread.ledger
 
-    def _open_ledger(self) -> Ledger:
+    def _open_ledger(self) -> EngineState:
         if self._over is not None:
-            raise self._over()
+            raise self._over.again()
         return self._ledger
 
     def _thread_left(self, death: BaseException | None) -> None:
         if death is not None:
-            self._over = partial(
-                EngineDied, f"The device thread died ({type(death).__name__}); the server restarts."
+            self._over = EngineDied(
+                f"The device thread died ({type(death).__name__}); the server restarts."
             )
-        self._ledger.close(self._over or _shutting_down)
+        self._ledger.close(self._over or ShuttingDown("The server is shutting down."))
         if death is not None:
             self._on_death(death)
 
@@ -250,7 +245,7 @@ class _DeviceThread:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: EngineState,
         loop: asyncio.AbstractEventLoop,
         on_left: Callable[[BaseException | None], None],
     ) -> None:

@@ -43,9 +43,9 @@ class LoadQueue:
                 self._end(loading, ModelLoadCancelled(f"Loading '{model_id}' was cancelled."))
                 return
 
-    def end_all(self, make_error: Callable[[], OmlxdError]) -> None:
+    def end_all(self, error: OmlxdError) -> None:
         while self._loads:
-            self._end(self._loads.popleft(), make_error())
+            self._end(self._loads.popleft(), error.again())
 
     def piece(self, present: Container[str]) -> tuple[Load, LoadedModel] | None:
         """The next piece of the oldest load: only one model's peak at a time.

@@ -13,7 +13,7 @@ from omlxd.policy.readings import AllocatorSample
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelInfo:
     """What is known of a model only once it is loaded."""
 
     weights_bytes: int
@@ -63,7 +63,7 @@ class SetLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ReclaimPool:
+class ReclaimBufferCache:
     """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
 
     when_idle: bool
@@ -79,7 +79,17 @@ class Stop:
     """End everything and leave the thread."""
 
 
-Command = Load | CancelLoad | Unload | Submit | Cancel | SetLimits | ReclaimPool | TakeSample | Stop
+Command = (
+    Load
+    | CancelLoad
+    | Unload
+    | Submit
+    | Cancel
+    | SetLimits
+    | ReclaimBufferCache
+    | TakeSample
+    | Stop
+)
 
 
 # Events
@@ -100,7 +110,7 @@ class LoadProgress:
 @dataclass(frozen=True, slots=True)
 class LoadFinished:
     load_id: int
-    facts: ModelFacts
+    info: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +160,7 @@ class RequestEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolReclaimed:
+class BufferCacheReclaimed:
     freed_bytes: int
 
 
@@ -167,6 +177,6 @@ Event = (
     | Unloaded
     | Stepped
     | RequestEnded
-    | PoolReclaimed
+    | BufferCacheReclaimed
     | Sampled
 )

@@ -9,7 +9,7 @@ import structlog
 
 from omlxd.backend.protocol import Batch, BatchStep, LoadedModel
 from omlxd.backend.sequence import NewToken, SequenceSpec
-from omlxd.engine.messages import ModelFacts, Prefilled, RequestEnded, Stepped
+from omlxd.engine.messages import ModelInfo, Prefilled, RequestEnded, Stepped
 from omlxd.engine.options import EngineOptions
 from omlxd.errors import EngineDied, GenerationFailed, OmlxdError
 from omlxd.policy.ceiling import Limits
@@ -59,9 +59,9 @@ class Scheduler:
         self._pace = PrefillPace()
 
     @property
-    def facts(self) -> ModelFacts:
+    def info(self) -> ModelInfo:
         model = self._model
-        return ModelFacts(model.weights_bytes, model.vocab_size, model.cache_kinds)
+        return ModelInfo(model.weights_bytes, model.vocab_size, model.cache_kinds)
 
     @property
     def has_work(self) -> bool:
@@ -119,12 +119,12 @@ class Scheduler:
         )
         return self._run(self._batch, chunk, refused)
 
-    def end_all(self, make_error: Callable[[], OmlxdError]) -> tuple[RequestEnded, ...]:
-        """End every request, waiting ones too, each with an error of its own."""
+    def end_all(self, error: OmlxdError) -> tuple[RequestEnded, ...]:
+        """End every request, waiting ones too, with ``error``."""
         ids = [*self._running, *(s.id for s in self._waiting)]
         self._waiting.clear()
         self._drop_batch()
-        return tuple(RequestEnded(i, make_error()) for i in ids)
+        return tuple(RequestEnded(i, error.again()) for i in ids)
 
     def close(self) -> None:
         """Drop the model and everything that refers to its arrays."""
@@ -160,7 +160,7 @@ class Scheduler:
                 )
             self._batch.insert(sequence)
         except OmlxdError as error:
-            return error.with_traceback(None)
+            return error.again()
         except Exception as error:  # a request that cannot start fails alone
             log.exception("request_insert_failed", model=self.model_id, request=sequence.id)
             return _failed(error)

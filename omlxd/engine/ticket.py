@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import OmlxdError
 
 T = TypeVar("T")
 
 
-class Answer(Generic[T]):
+class Reply(Generic[T]):
     """A value or an error to come. Any number may wait; giving up waiting changes nothing."""
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class LoadTicket:
         self.model_id = model_id
         self.loaded_bytes: int | None = None
         self.total_bytes: int | None = None
-        self.answer: Answer[ModelFacts] = Answer()
-        self.sized: Answer[int] = Answer()
+        self.answer: Reply[ModelInfo] = Reply()
+        self.sized: Reply[int] = Reply()
         self._cancel = cancel
 
-    async def result(self) -> ModelFacts:
+    async def result(self) -> ModelInfo:
         """Facts of the loaded model; any number may wait, and giving up waiting cancels nothing.
 
         Raises ModelLoadFailed, ModelBroken, ModelLoadCancelled, ShuttingDown or EngineDied.

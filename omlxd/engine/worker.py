@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable, Sequence
-from functools import partial
 from queue import Empty
 from typing import assert_never
 
@@ -13,14 +12,14 @@ from omlxd.engine.inbox import Inbox
 from omlxd.engine.loads import LoadQueue
 from omlxd.engine.messages import (
     BackendReady,
+    BufferCacheReclaimed,
     Cancel,
     CancelLoad,
     Command,
     Event,
     Load,
     LoadFinished,
-    PoolReclaimed,
-    ReclaimPool,
+    ReclaimBufferCache,
     RequestEnded,
     Sampled,
     SetLimits,
@@ -38,7 +37,7 @@ from omlxd.errors import (
     OmlxdError,
     ShuttingDown,
 )
-from omlxd.policy.batching import QUIET, Gathering, hold_seconds, joined
+from omlxd.policy.batching import QUIET, BatchWindow, hold_seconds, joined
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import StepBudget, step_budget
 from omlxd.policy.load_share import LoadPace, goes_on, may_load, spent, waited
@@ -77,7 +76,7 @@ class Worker:
         self._schedulers: dict[str, Scheduler] = {}
         self._loads = LoadQueue(backend, self._emit)
         self._load_pace = LoadPace()
-        self._gathering: Gathering | None = None
+        self._gathering: BatchWindow | None = None
         self._limits = Limits()
         self._outbox: list[Event] = []
         self._reclaim_now = False
@@ -167,7 +166,7 @@ class Worker:
                 self._unload(model_id)
             case SetLimits(limits):
                 self._set_limits(limits)
-            case ReclaimPool(when_idle):
+            case ReclaimBufferCache(when_idle):
                 self._reclaim_when_idle |= when_idle
                 self._reclaim_now |= not when_idle
             case TakeSample():
@@ -238,7 +237,7 @@ class Worker:
             command, model = loaded
             scheduler = Scheduler(command.model_id, model, self._options, self._clock, self._limits)
             self._schedulers[command.model_id] = scheduler
-            self._outbox.append(LoadFinished(command.load_id, scheduler.facts))
+            self._outbox.append(LoadFinished(command.load_id, scheduler.info))
         self._sample()
 
     def _unload(self, model_id: str) -> None:
@@ -248,7 +247,7 @@ class Worker:
             return
         before = self._backend.sample(self._sample_clock()).active
         gone = f"Model '{model_id}' was unloaded."
-        self._outbox += scheduler.end_all(lambda: ModelUnloading(gone))
+        self._outbox += scheduler.end_all(ModelUnloading(gone))
         scheduler.close()
         del scheduler
         self._backend.reclaim()
@@ -263,7 +262,7 @@ class Worker:
         self._reclaim_now = False
         if not self._busy:
             self._reclaim_when_idle = False
-        self._outbox.append(PoolReclaimed(self._backend.reclaim()))
+        self._outbox.append(BufferCacheReclaimed(self._backend.reclaim()))
         self._sample()
 
     def _sample(self) -> AllocatorSample:
@@ -284,9 +283,9 @@ class Worker:
 
     def _leave(self) -> None:
         """Give back everything, so that the thread ends without a model or a stream of its own."""
-        over: Callable[[], OmlxdError] = partial(EngineDied, "The device thread has ended.")
+        over: OmlxdError = EngineDied("The device thread has ended.")
         if self._stopping:
-            over = partial(ShuttingDown, "The server is shutting down.")
+            over = ShuttingDown("The server is shutting down.")
         try:
             self._loads.end_all(over)
             for scheduler in self._schedulers.values():

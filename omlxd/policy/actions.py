@@ -9,7 +9,7 @@ class DropImageCache:
 
 
 @dataclass(frozen=True, slots=True)
-class ReclaimPool:
+class ReclaimBufferCache:
     """Every scheduler returns pooled bytes at its next step boundary, also under load."""
 
 
@@ -84,7 +84,7 @@ class WalkStoreCap:
 
 Action = (
     DropImageCache
-    | ReclaimPool
+    | ReclaimBufferCache
     | ShrinkRamCache
     | ReturnFreePages
     | Unload

@@ -32,7 +32,7 @@ class LoadNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadScene:
+class LoadContext:
     """The machine as a load finds it.
 
     Attributes:
@@ -76,7 +76,7 @@ class LoadScene:
     @property
     def measured(self) -> int:
         """The same by all that is measured, residue of what was unloaded included."""
-        kept = (self.usage.bytes or 0) - (self.usage.pool or 0)
+        kept = (self.usage.bytes or 0) - (self.usage.buffer_cache or 0)
         return max(kept, self.usage.active or 0, self.tracked)
 
     @property
@@ -132,11 +132,11 @@ class RefusalKind(Enum):
 class Refuse:
     """Nothing of ours that may leave could make room, so trying again soon is of no use.
 
-    ``facts`` are bytes by name; ``mark`` is the one that tripped.
+    ``details`` are bytes by name; ``mark`` is the one that tripped.
     """
 
     kind: RefusalKind
-    facts: Mapping[str, int]
+    details: Mapping[str, int]
     mark: str
     binding: str
     remedy: str
@@ -145,7 +145,7 @@ class Refuse:
 LoadPlan = Admit | EvictFirst | Wait | Refuse
 
 
-def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
+def plan_load(need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> LoadPlan:
     """What to do about a load; asked again whenever something has changed.
 
     Room is made down to the soft mark. A load that nothing idle can make room for is still
@@ -177,13 +177,13 @@ def plan_load(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> LoadPlan:
     return _wait_or_refuse(after, need, scene, ceilings)
 
 
-def _still_full(need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> bool:
+def _still_full(need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> bool:
     """What makes room is still there: not yet the time to take the rest for residue."""
     after = scene.measured + scene.reserved + need.bytes
     return bool(scene.leaving) and not _fits(after, ceilings)
 
 
-def is_held(scene: LoadScene, ceilings: Ceilings) -> bool:
+def is_held(scene: LoadContext, ceilings: Ceilings) -> bool:
     """While admission is paused, a model is loaded only into a machine with nothing loaded."""
     starts = request_may_start(
         paused=scene.paused, loaded=False, idle=True, anything_loaded=bool(scene.models)
@@ -232,7 +232,7 @@ def _size(models: Iterable[ModelView]) -> int:
 
 
 def _wait_or_refuse(
-    after: int, need: LoadNeed, scene: LoadScene, ceilings: Ceilings
+    after: int, need: LoadNeed, scene: LoadContext, ceilings: Ceilings
 ) -> Wait | Refuse:
     """It may not be loaded now. Waiting makes sense while something of ours will or may leave."""
     if scene.leaving:
@@ -246,7 +246,7 @@ def _wait_or_refuse(
     return _refuse(RefusalKind.INSUFFICIENT_MEMORY, need, scene, ceilings)
 
 
-def _fewest_to_drain(after: int, scene: LoadScene, ceilings: Ceilings) -> tuple[str, ...]:
+def _fewest_to_drain(after: int, scene: LoadContext, ceilings: Ceilings) -> tuple[str, ...]:
     """Models that make room, idle ones first, then the coldest, and no more than it takes."""
     chosen: list[ModelView] = []
     for model in scene.may_leave:
@@ -256,7 +256,7 @@ def _fewest_to_drain(after: int, scene: LoadScene, ceilings: Ceilings) -> tuple[
     return tuple(model.id for model in chosen)
 
 
-def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadScene, ceilings: Ceilings) -> Refuse:
+def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> Refuse:
     alone = kind is RefusalKind.MODEL_TOO_LARGE
     binding, limit = lowest(ceilings.stable_terms if alone else ceilings.terms)
     pinned = _size(model for model in scene.models if model.pinned)
@@ -265,7 +265,7 @@ def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadScene, ceilings: Ceili
         what = f"Unpin or unload a pinned model. {what}"
     return Refuse(
         kind=kind,
-        facts={
+        details={
             "usage_bytes": scene.current,
             "estimate_bytes": need.bytes,
             "weights_bytes": need.weights_bytes,

@@ -15,7 +15,7 @@ QUIET, QUIET_SHARE = 0.015, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
+class BatchWindow:
     """The requests that came since the device was idle.
 
     Attributes:
@@ -29,14 +29,14 @@ class Gathering:
     prefill_seconds: float
 
 
-def joined(gathering: Gathering | None, now: float, prefill_seconds: float) -> Gathering:
+def joined(gathering: BatchWindow | None, now: float, prefill_seconds: float) -> BatchWindow:
     """``gathering`` with one more request."""
     if gathering is None:
-        return Gathering(now, now, prefill_seconds)
-    return Gathering(gathering.began, now, gathering.prefill_seconds + prefill_seconds)
+        return BatchWindow(now, now, prefill_seconds)
+    return BatchWindow(gathering.began, now, gathering.prefill_seconds + prefill_seconds)
 
 
-def hold_seconds(gathering: Gathering, now: float, *, coming: int) -> float:
+def hold_seconds(gathering: BatchWindow, now: float, *, coming: int) -> float:
     """How long to wait for more before the first step; 0 means begin.
 
     While ``coming`` requests are on their way here, they are waited for; else only a newcomer.

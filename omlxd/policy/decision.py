@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from omlxd.policy.actions import Action, WalkStoreCap
 from omlxd.policy.ceiling import Ceilings, Limits, renumber
-from omlxd.policy.look import GuardState, Look, subject
+from omlxd.policy.observation import GuardState, Observation, subject
 from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.usage import Usage
 
@@ -57,7 +57,7 @@ class Step:
     """Taken before the level is settled, so nothing is paused yet."""
 
 
-def go_on(look: Look, rule: str, step: Step) -> Decision:
+def go_on(look: Observation, rule: str, step: Step) -> Decision:
     """The tick goes on after these actions."""
     tried = {(type(action), subject(action)) for action in step.actions}
     tick = replace(
@@ -73,7 +73,7 @@ def go_on(look: Look, rule: str, step: Step) -> Decision:
     return _decision(look, state, step.actions, (rule, step.reason))
 
 
-def conclude(look: Look, rule: str, reason: str, *, deferred: bool = False) -> Decision:
+def conclude(look: Observation, rule: str, reason: str, *, deferred: bool = False) -> Decision:
     """The end of the tick: the level settles, counters that ended are reset, caps walk."""
     counted = look.tick.counted
     deferrals = look.state.deferrals + int(deferred and counted)
@@ -91,7 +91,7 @@ def conclude(look: Look, rule: str, reason: str, *, deferred: bool = False) -> D
 
 
 def _decision(
-    look: Look, state: GuardState, actions: tuple[Action, ...], why: tuple[str, str]
+    look: Observation, state: GuardState, actions: tuple[Action, ...], why: tuple[str, str]
 ) -> Decision:
     limits = look.ceilings.limits(look.policy, paused=state.pause is not None)
     state = replace(state, limits=renumber(state.limits, limits))

@@ -60,7 +60,7 @@ class AllocatorSample:
 
     taken_at: float
     active: int
-    pool: int
+    buffer_cache: int
     peak: int
     device_free: int | None = None
     """Free memory of a device that has its own (CUDA); None elsewhere, and where unknown."""

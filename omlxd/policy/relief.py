@@ -12,21 +12,21 @@ from omlxd.policy.actions import (
     DropImageCache,
     IdleReclaim,
     MarkPendingUnload,
-    ReclaimPool,
+    ReclaimBufferCache,
     ReturnFreePages,
     ShrinkRamCache,
     Unload,
 )
 from omlxd.policy.decision import Decision, Step, conclude, go_on
-from omlxd.policy.look import GuardState, Look, Snapshot, take_look
+from omlxd.policy.observation import GuardState, Observation, Snapshot, observe
 from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import ModelView
-from omlxd.policy.tiers import MAX_DEFERRALS, POOL_RECLAIM_FLOOR, GuardPolicy
+from omlxd.policy.tiers import BUFFER_CACHE_FLOOR, MAX_DEFERRALS, GuardPolicy
 
 
 def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decision:
     """The first rule that has something to say decides; when none has, the tick settles."""
-    look = take_look(state, snapshot, policy)
+    look = observe(state, snapshot, policy)
     if not policy.enabled:
         return conclude(look, "guard_off", "The guard is off.")
     if look.tick.ending is not None and not _abort_met_nobody(look):
@@ -41,7 +41,7 @@ def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decisi
     raise AssertionError("the last rule always has an answer")
 
 
-def drop_images(look: Look) -> Step | None:
+def drop_images(look: Observation) -> Step | None:
     """Decoded images go first, before anything is paused or evicted."""
     if look.level is Level.OK or look.tried(DropImageCache):
         return None
@@ -51,15 +51,15 @@ def drop_images(look: Look) -> Step | None:
     return Step(reason, (DropImageCache(),), keep_level=True)
 
 
-def end_deferred_tick(look: Look) -> Step | None:
+def end_deferred_tick(look: Observation) -> Step | None:
     """A reclaim that a scheduler took ends the tick; one that nobody took falls through."""
-    taken = look.outcome(ReclaimPool)
+    taken = look.outcome(ReclaimBufferCache)
     if not look.tick.deferring or taken is None or not taken.accepted:
         return None
     return Step("The pool is being returned: nothing else yet.", last=True, deferring=True)
 
 
-def defer_to_pool(look: Look) -> Step | None:
+def defer_to_pool(look: Observation) -> Step | None:
     """A swollen pool is returned before anything is given up, a few polls long.
 
     Only as the tick's first step: what the tick itself gives up swells the pool too.
@@ -68,10 +68,10 @@ def defer_to_pool(look: Look) -> Step | None:
         return None
     if not _pool_is_swollen(look) or any(kind is not DropImageCache for kind, _ in look.tick.tried):
         return None
-    return Step("The pool is large: it is returned first.", (ReclaimPool(),), deferring=True)
+    return Step("The pool is large: it is returned first.", (ReclaimBufferCache(),), deferring=True)
 
 
-def shrink_ram_cache(look: Look) -> Step | None:
+def shrink_ram_cache(look: Observation) -> Step | None:
     """At hard, cached prefixes that no request uses."""
     cache = look.snapshot.hot_cache
     if look.level is not Level.HARD or look.excess == 0 or look.tried(ShrinkRamCache):
@@ -81,18 +81,18 @@ def shrink_ram_cache(look: Look) -> Step | None:
     return Step("Hard: cached prefixes are dropped.", (ShrinkRamCache(look.excess),))
 
 
-def return_what_was_dropped(look: Look) -> Step | None:
+def return_what_was_dropped(look: Observation) -> Step | None:
     """Dropped references only moved into malloc and the pool: both give back."""
     shrunk = look.outcome(ShrinkRamCache)
     dropped = shrunk is not None and bool(shrunk.freed)
     swollen = look.level is Level.HARD and _pool_is_swollen(look)
     actions: tuple[Action, ...] = (ReturnFreePages(),) if dropped else ()
-    if (dropped or swollen) and not look.tried(ReclaimPool):
-        actions += (ReclaimPool(),)
+    if (dropped or swollen) and not look.tried(ReclaimBufferCache):
+        actions += (ReclaimBufferCache(),)
     return Step("What was dropped is returned to the machine.", actions) if actions else None
 
 
-def stop_when_relieved(look: Look) -> Step | None:
+def stop_when_relieved(look: Observation) -> Step | None:
     """At or below the soft mark, counting what is on its way out."""
     if look.level is not Level.OK and look.excess > 0:
         return None
@@ -102,7 +102,7 @@ def stop_when_relieved(look: Look) -> Step | None:
     return Step(_CALM[look.pause], last=True)
 
 
-def unload_drained(look: Look) -> Step | None:
+def unload_drained(look: Observation) -> Step | None:
     """A model that was only waiting for its last request."""
     for model in look.unpinned:
         if model.pending_unload and _may_unload(look, model):
@@ -110,7 +110,7 @@ def unload_drained(look: Look) -> Step | None:
     return None
 
 
-def unload_idle(look: Look) -> Step | None:
+def unload_idle(look: Observation) -> Step | None:
     """The least recently used idle model; at soft one always stays, at hard even the last goes."""
     if look.level is Level.SOFT and len(look.unpinned) <= 1:
         return None
@@ -120,7 +120,7 @@ def unload_idle(look: Look) -> Step | None:
     return None
 
 
-def leave_running_alone(look: Look) -> Step | None:
+def leave_running_alone(look: Observation) -> Step | None:
     """At soft, running requests go on."""
     if look.level is not Level.SOFT:
         return None
@@ -130,7 +130,7 @@ def leave_running_alone(look: Look) -> Step | None:
 # Suspending the youngest running requests belongs here, before anything is aborted.
 
 
-def wait_for_fresh_numbers(look: Look) -> Step | None:
+def wait_for_fresh_numbers(look: Observation) -> Step | None:
     """Nothing is aborted on the footprint alone, not even in an emergency: the device thread is
     in a long step then, and could end nothing before its next numbers."""
     if look.usage.fresh:
@@ -138,14 +138,14 @@ def wait_for_fresh_numbers(look: Look) -> Step | None:
     return Step("The allocator's numbers are old: nothing is aborted on them.", last=True)
 
 
-def wait_for_the_ended(look: Look) -> Step | None:
+def wait_for_the_ended(look: Observation) -> Step | None:
     """The next step boundary frees what was ended already, and could end nothing else sooner."""
     if not any(model.ending for model in look.loaded):
         return None
     return Step("Requests that were ended have not left the device yet.", last=True)
 
 
-def abort_least_recent(look: Look) -> Step | None:
+def abort_least_recent(look: Observation) -> Step | None:
     """The requests of the least recently used busy model; the model stays, save in an emergency.
 
     When none of them could be ended, in the same tick those of the next.
@@ -162,7 +162,7 @@ def abort_least_recent(look: Look) -> Step | None:
     return Step(f"Hard and nothing idle: requests of '{model.id}' are ended.", actions, last=True)
 
 
-def abort_loads(look: Look) -> Step | None:
+def abort_loads(look: Observation) -> Step | None:
     """With nothing unpinned loaded, every load in progress, pinned ones too."""
     loads = [m.id for m in look.snapshot.models if m.loading and not m.load_aborting]
     if look.unpinned or not loads:
@@ -170,7 +170,7 @@ def abort_loads(look: Look) -> Step | None:
     return Step("Hard: loads in progress stop.", (AbortLoads(tuple(sorted(loads))),), last=True)
 
 
-def abort_everything(look: Look) -> Step | None:
+def abort_everything(look: Observation) -> Step | None:
     """In an emergency with only pinned models left, their requests; the models stay."""
     if look.unpinned or not look.emergency or look.tried(AbortRequests):
         return None
@@ -179,19 +179,19 @@ def abort_everything(look: Look) -> Step | None:
     return Step("Emergency: all running requests are ended.", (AbortRequests(None),), last=True)
 
 
-def reclaim_when_idle(look: Look) -> Step | None:
+def reclaim_when_idle(look: Observation) -> Step | None:
     """Only pinned models: the pool is returned once they are idle."""
     if look.unpinned or not look.loaded:
         return None
     return Step("Hard with pinned models only: the pool goes when idle.", (IdleReclaim(),), True)
 
 
-def warn(look: Look) -> Step | None:
+def warn(look: Observation) -> Step | None:
     """Nothing of ours is left to give up."""
     return Step("Over the soft mark with nothing left to give up.", last=True)
 
 
-RULES: tuple[Callable[[Look], Step | None], ...] = (
+RULES: tuple[Callable[[Observation], Step | None], ...] = (
     drop_images,
     end_deferred_tick,
     defer_to_pool,
@@ -220,17 +220,17 @@ _CALM = {
 }
 
 
-def _abort_met_nobody(look: Look) -> bool:
+def _abort_met_nobody(look: Observation) -> bool:
     """What the tick was to end with ended no request: a stalled reader may hold all leases."""
     done = look.outcome(AbortRequests)
     return done is not None and not done.accepted
 
 
-def _pool_is_swollen(look: Look) -> bool:
-    return look.usage.pool is not None and look.usage.pool > POOL_RECLAIM_FLOOR
+def _pool_is_swollen(look: Observation) -> bool:
+    return look.usage.buffer_cache is not None and look.usage.buffer_cache > BUFFER_CACHE_FLOOR
 
 
-def _may_unload(look: Look, model: ModelView) -> bool:
+def _may_unload(look: Observation, model: ModelView) -> bool:
     return not model.busy and not model.pinned and not look.tried(Unload, model.id)
 
 

@@ -22,7 +22,7 @@ class Usage:
 
     bytes: int | None
     active: int | None
-    pool: int | None
+    buffer_cache: int | None
     footprint: int | None
     unreleased: int = 0
     """Graphics memory that the allocator has freed and the driver still holds."""
@@ -69,7 +69,7 @@ def unreleased(
         kept = window.result
         reuse = kept[1] if kept is not None and now - kept[0] <= RELEASE_REUSE else 0
         return reuse, window
-    excess = graphics - (sample.active + sample.pool)
+    excess = graphics - (sample.active + sample.buffer_cache)
     kept_samples = tuple(
         (at, size) for at, size in window.excess if now - at <= RELEASE_WINDOW and size < excess
     )
@@ -92,7 +92,7 @@ def measure_usage(
     return Usage(
         bytes=max(known) if known else None,
         active=active,
-        pool=None if fresh is None else fresh.pool,
+        buffer_cache=None if fresh is None else fresh.buffer_cache,
         footprint=footprint,
         unreleased=held,
     ), window

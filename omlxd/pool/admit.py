@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from omlxd.policy.admission import Admit, LoadNeed, LoadPlan, LoadScene, Wait, plan_load
+from omlxd.policy.admission import Admit, LoadContext, LoadNeed, LoadPlan, Wait, plan_load
+from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
 from omlxd.pool.entry import Queued
-from omlxd.pool.estimate import beside_weights, load_need
+from omlxd.pool.estimate import load_need, working_memory
 from omlxd.pool.failures import memory_facts
 from omlxd.pool.fit import Fit, TierFit, fits
-from omlxd.pool.protocol import MemoryView, PoolPorts
+from omlxd.pool.measured_sizes import MeasuredSizes
+from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord
-from omlxd.pool.sizes import SizeBook
 from omlxd.pool.view import views
 
 RECENT = 2.0
@@ -32,7 +33,7 @@ class FitAsk:
 
 
 class MemoryAdmission:
-    def __init__(self, ports: PoolPorts, sizes: SizeBook) -> None:
+    def __init__(self, ports: PoolPorts, sizes: MeasuredSizes) -> None:
         self._ports = ports
         self._sizes = sizes
 
@@ -67,18 +68,18 @@ class MemoryAdmission:
         """What admission would say to the model with so much work, under each tier."""
         model, memory = record.model, self._ports.memory()
         weights = self._sizes.expected(model)
-        if record.facts is not None:
-            weights = record.facts.weights_bytes
-        beside = beside_weights(model, ask.context, ask.concurrency)
+        if record.info is not None:
+            weights = record.info.weights_bytes
+        beside = working_memory(model, ask.context, ask.concurrency)
         work = 0 if beside.footprint is None else beside.footprint.bytes
-        if record.facts is None:
+        if record.info is None:
             # Its load would be given room for a first prompt, however little is asked for here.
             work = max(work, load_need(model, self._sizes).headroom_bytes)
         need = LoadNeed(record.id, weights_bytes=weights, headroom_bytes=work)
         tiers: Mapping[Tier, TierFit] = {}
         if memory is not None:
             scene = self._scene(memory, records, ask.promised)
-            if record.facts is not None:
+            if record.info is not None:
                 # As if it were not loaded: weights that are there are not needed twice.
                 scene = replace(scene, usage=_without(scene.usage, weights))
             tiers = fits(need, scene, memory)
@@ -88,7 +89,7 @@ class MemoryAdmission:
             concurrency=ask.concurrency,
             weights_bytes=weights,
             weights_measured=self._sizes.measured(model) is not None,
-            loaded=record.facts is not None,
+            loaded=record.info is not None,
             kv_bytes=None if beside.footprint is None else beside.footprint.kv,
             prefill_bytes=None if beside.footprint is None else beside.footprint.prefill,
             unknown=beside.unknown,
@@ -103,9 +104,9 @@ class MemoryAdmission:
         return self._ports.clock() - state.since if isinstance(state, Queued) else LOOK_LIMIT
 
     def _scene(
-        self, memory: MemoryView, records: Sequence[ModelRecord], promised: int
-    ) -> LoadScene:
-        return LoadScene(
+        self, memory: MemoryState, records: Sequence[ModelRecord], promised: int
+    ) -> LoadContext:
+        return LoadContext(
             models=views(records, self._ports.engine),
             usage=memory.usage,
             reserved=promised,

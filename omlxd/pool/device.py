@@ -12,8 +12,8 @@ from omlxd.errors import (
     ModelLoadFailed,
     OmlxdError,
 )
+from omlxd.library.catalog import CatalogModel
 from omlxd.policy.admission import Admit
-from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.entry import (
     GivenUp,
     Loaded,
@@ -111,7 +111,7 @@ class Device:
         """Bring state and ledger up to what ticket and engine say."""
         ticket = record.ticket
         if ticket is None or not isinstance(record.state, Loading):
-            if record.facts is not None and not self._awaits_prefill(record):
+            if record.info is not None and not self._awaits_prefill(record):
                 self._ledger.release(record.id)
             return
         if ticket.loaded_bytes is not None and ticket.total_bytes is not None:
@@ -147,7 +147,7 @@ class Device:
         sizing = asyncio.create_task(self._await_size(record, ticket), name=f"size {record.id}")
         sizing.add_done_callback(self._ended)
         try:
-            facts = await ticket.result()
+            info = await ticket.result()
         except ModelLoadCancelled as cancelled:
             await self._gave_back(ticket, beyond)
             error = self._cancelled(record, cancelled)
@@ -159,17 +159,17 @@ class Device:
             log.exception("model_load_fault", model=record.id)
             error = self.fail(record, ModelLoadFailed(f"Loading failed: {fault!r}."))
         else:
-            record.happen(Loaded(facts))
-            self._ledger.allocated(record.id, facts.weights_bytes)
+            record.happen(Loaded(info))
+            self._ledger.allocated(record.id, info.weights_bytes)
             record.ready_at = record.last_used = record.idle_since = self._ports.clock()
             record.failures = 0
             record.preload = False
             self._measure(record, before)
-            log.info("model_ready", model=record.id, weights_bytes=facts.weights_bytes)
+            log.info("model_ready", model=record.id, weights_bytes=info.weights_bytes)
         finally:
             sizing.cancel()
             record.ticket = None
-            if record.facts is None:
+            if record.info is None:
                 self._ledger.release(record.id)
         self._done(record, error)
         self._ports.wake()
@@ -192,10 +192,10 @@ class Device:
 
     def _measure(self, record: ModelRecord, before: int | None) -> None:
         """Remember what it took, which only shows where nothing else happened."""
-        facts, after = record.facts, self._in_use()
-        if facts is None:
+        info, after = record.info, self._in_use()
+        if info is None:
             return
-        size, sure = facts.weights_bytes, False
+        size, sure = info.weights_bytes, False
         if before is not None and after is not None and self._quiet():
             size, sure = min(max(size, after - before), int(size * LARGEST_SURPLUS)), True
         self._measured(record.model, size, sure)
@@ -203,7 +203,7 @@ class Device:
     def _in_use(self) -> int | None:
         """Bytes of the process without the allocator's pool, which is of no model."""
         usage, sample = self._ports.usage(), self._ports.engine.latest_sample
-        return usage if usage is None or sample is None else usage - sample.pool
+        return usage if usage is None or sample is None else usage - sample.buffer_cache
 
     def _cancelled(self, record: ModelRecord, error: ModelLoadCancelled) -> OmlxdError | None:
         stopped = record.load_aborted
@@ -211,7 +211,7 @@ class Device:
             record.stopped_at = self._ports.clock()
             if record.preload:
                 # Nobody need ask for it again, so only a pause keeps it from an eternal reload.
-                self.fail(record, stopped())
+                self.fail(record, stopped)
                 return None
         if isinstance(record.state, Loading) and record.state.cancelling:
             loaded = None if record.ticket is None else record.ticket.loaded_bytes

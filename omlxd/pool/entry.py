@@ -10,7 +10,7 @@ Absent -> Queued -> Loading -> Ready -> Draining -> Unloading -> Absent
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import OmlxdError
 
 
@@ -54,14 +54,14 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    facts: ModelFacts
+    info: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Draining:
     """Serves what it has, takes nothing new; aborts what runs at ``deadline``."""
 
-    facts: ModelFacts
+    info: ModelInfo
     reason: DrainReason
     deadline: float
 
@@ -70,7 +70,7 @@ class Draining:
 class Unloading:
     """The device thread drops it; ends when the freed memory shows, or a limit passed."""
 
-    facts: ModelFacts
+    info: ModelInfo
     reason: DrainReason
 
 
@@ -119,7 +119,7 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    facts: ModelFacts
+    info: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def _from_loading(state: Loading, event: Event) -> State | None:
         case CancelAsked():
             return replace(state, cancelling=True)
         case Loaded():
-            return Ready(event.facts)
+            return Ready(event.info)
         case LoadFailed():
             return Failed(event.why, event.retry_at, event.attempts)
         case GivenUp():
@@ -242,13 +242,13 @@ def _from_loading(state: Loading, event: Event) -> State | None:
 def _from_resident(state: Ready | Draining, event: Event) -> State | None:
     match state, event:
         case Ready(), DrainAsked():
-            return Draining(state.facts, event.reason, event.deadline)
+            return Draining(state.info, event.reason, event.deadline)
         case Draining(), DrainAsked():
             sooner = event.deadline < state.deadline
-            return Draining(state.facts, event.reason, event.deadline) if sooner else state
+            return Draining(state.info, event.reason, event.deadline) if sooner else state
         case Draining(), Kept():
-            return Ready(state.facts)
+            return Ready(state.info)
         case Draining(), UnloadBegun():
-            return Unloading(state.facts, state.reason)
+            return Unloading(state.info, state.reason)
         case _:
             return None

@@ -8,21 +8,19 @@ from omlxd.errors import (
     MemoryPressure,
     MemoryPressureAborted,
     ModelBroken,
-    ModelLoadFailed,
     ModelTooLarge,
     ModelUnloading,
     OmlxdError,
     QueueFull,
-    Unavailable,
 )
+from omlxd.library.catalog import CatalogModel
 from omlxd.policy.admission import LoadNeed, RefusalKind, Refuse
+from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.pressure import pause_of
 from omlxd.policy.shortage import Mark, in_words, mark_of, shortage
 from omlxd.policy.usage import recent_pressure
-from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.entry import Draining, Failed, Queued, Unloading
 from omlxd.pool.options import PoolOptions
-from omlxd.pool.protocol import MemoryView
 from omlxd.pool.record import ModelRecord
 from omlxd.printable import printable
 from omlxd.units import format_bytes
@@ -35,12 +33,8 @@ def pause_after(failures: int, options: PoolOptions) -> float:
 
 
 def told_again(error: OmlxdError, retry_after: float | None) -> OmlxdError:
-    """The failure of a load, for one more request: a raised exception keeps its frames alive."""
-    if isinstance(error, ModelBroken):
-        return ModelBroken(error.message, **error.facts)
-    if isinstance(error, Unavailable):
-        return type(error)(error.message, retry_after=retry_after, **error.facts)
-    return ModelLoadFailed(error.message, retry_after=retry_after, **error.facts)
+    """The failure of a load, for one more request. Broken files do not heal with time."""
+    return error.again() if isinstance(error, ModelBroken) else error.again(retry_after=retry_after)
 
 
 def without_paths(error: OmlxdError, model: CatalogModel) -> OmlxdError:
@@ -49,16 +43,12 @@ def without_paths(error: OmlxdError, model: CatalogModel) -> OmlxdError:
     message = printable(error.message.replace(f"{folder}/", "").replace(folder, "its folder"))
     if f"'{model.id}'" not in message:
         message = f"Model '{model.id}' cannot be loaded: {message}"
-    facts = {
+    details = {
         key: printable(value.removeprefix(f"{folder}/")) if isinstance(value, str) else value
-        for key, value in error.facts.items()
+        for key, value in error.details.items()
         if value != folder
     }
-    if isinstance(error, ModelBroken):
-        return ModelBroken(message, **facts)
-    if isinstance(error, Unavailable):
-        return type(error)(message, retry_after=error.retry_after, **facts)
-    return ModelLoadFailed(message, retry_after=error.retry_after, **facts)
+    return error.again(message=message, details=details)
 
 
 def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
@@ -72,12 +62,12 @@ def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
     return told_again(state.why, retry_after=state.retry_at - now)
 
 
-def memory_facts(need: LoadNeed, memory: MemoryView) -> dict[str, Any]:
+def memory_facts(need: LoadNeed, memory: MemoryState) -> dict[str, Any]:
     """What a load that waits for memory is up against; bytes, None where unknown."""
     return shortage(_mark(memory), memory.usage.bytes, need.bytes, memory.ceilings)
 
 
-def _mark(memory: MemoryView) -> Mark:
+def _mark(memory: MemoryState) -> Mark:
     """Usage may have fallen since the guard looked; then the load has to fit, no more."""
     if not memory.paused:
         return Mark.HARD
@@ -146,7 +136,7 @@ def too_many_wait(record: ModelRecord, most: int | None) -> OmlxdError | None:
 
 def refused(record: ModelRecord, plan: Refuse) -> OmlxdError:
     """For a load that cannot be: its sizes, the mark that tripped, the binding term, a remedy."""
-    facts: dict[str, Any] = {**plan.facts}
+    facts: dict[str, Any] = {**plan.details}
     facts |= {"mark": plan.mark, "binding": plan.binding, "remedy": plan.remedy}
     bound = (
         f"the {plan.mark} mark is {format_bytes(facts['limit_bytes'])} of a ceiling of "

@@ -8,19 +8,19 @@ from typing import assert_never
 from omlxd.policy.admission import (
     Admit,
     EvictFirst,
+    LoadContext,
     LoadNeed,
     LoadPlan,
-    LoadScene,
     RefusalKind,
     Refuse,
     Wait,
     plan_load,
 )
 from omlxd.policy.ceiling import Ceilings, compute_ceilings
+from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.remedy import binding_name
 from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import GuardPolicy, Tier
-from omlxd.pool.protocol import MemoryView
 
 
 class Verdict(Enum):
@@ -69,7 +69,7 @@ class Fit:
     tiers: Mapping[Tier, TierFit]
 
 
-def fits(need: LoadNeed, scene: LoadScene, memory: MemoryView) -> Mapping[Tier, TierFit]:
+def fits(need: LoadNeed, scene: LoadContext, memory: MemoryState) -> Mapping[Tier, TierFit]:
     """For each tier, by the same plan that a load would get of a guard that acts."""
     scene = replace(scene, enforce=True)
     return {
@@ -78,7 +78,7 @@ def fits(need: LoadNeed, scene: LoadScene, memory: MemoryView) -> Mapping[Tier, 
     }
 
 
-def _ceilings(memory: MemoryView) -> Mapping[Tier, Ceilings]:
+def _ceilings(memory: MemoryState) -> Mapping[Tier, Ceilings]:
     """The tier in force as it is; the others from the same reading, with their own marks."""
     found = {memory.ceilings.tier: memory.ceilings}
     if memory.reading is None:

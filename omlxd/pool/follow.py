@@ -5,17 +5,17 @@ from collections.abc import Collection
 import structlog
 
 from omlxd.errors import ModelNotFound
-from omlxd.pool.catalog import Catalog, CatalogModel
+from omlxd.library.catalog import Catalog, CatalogModel
+from omlxd.model_settings.options import ModelSettings
+from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.pool.entry import Ready
-from omlxd.pool.options import ModelSettings
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
-from omlxd.pool.settings import SettingsBook
 
 log = structlog.get_logger(__name__)
 
 
-def follow(residency: Residency, catalog: Catalog, book: SettingsBook) -> None:
+def follow(residency: Residency, catalog: Catalog, book: ModelSettingsStore) -> None:
     """Marks the records; ``Residency.advance`` then drains what must leave memory."""
     for model in catalog.models.values():
         record = residency.records.get(model.id)
@@ -61,5 +61,5 @@ def _vanished(residency: Residency, record: ModelRecord) -> None:
         return
     log.info("model_vanished", model=record.id)
     record.gone, record.preload, record.replacement = True, False, None
-    residency.fail_waiting(record, lambda: ModelNotFound(record.id))
+    residency.fail_waiting(record, ModelNotFound(record.id))
     residency.cancel_load(record)

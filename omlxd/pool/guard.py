@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import Callable
 from typing import Any
 
 from omlxd.errors import MemoryPressureAborted, OmlxdError
@@ -12,10 +11,7 @@ from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
-from omlxd.pool.timing import pause
-
-LoadError = Callable[[], OmlxdError] | None
-"""Makes what those get who waited for a load that is aborted; None: a plain text."""
+from omlxd.timing import pause
 
 ONE_POLL = 1.0
 """Seconds; an unload that takes longer is left in flight."""
@@ -26,7 +22,7 @@ async def apply(
     residency: Residency,
     options: PoolOptions,
     ports: PoolPorts,
-    load_error: LoadError = None,
+    load_error: OmlxdError | None = None,
 ) -> Outcome:
     """What became of ``action``; actions that are not about models are not accepted."""
     match action:
@@ -35,9 +31,9 @@ async def apply(
         case MarkPendingUnload(model_id=model_id):
             return _mark(action, model_id, residency, options, ports)
         case AbortLoads(model_ids=model_ids):
-            make_error = load_error or _load_aborted
+            error = load_error or _load_aborted()
             records = [residency.records.get(name) for name in model_ids]
-            taken = [_abort_load(record, residency, make_error) for record in records]
+            taken = [_abort_load(record, residency, error) for record in records]
             return Outcome(action, accepted=any(taken), in_flight=any(taken))
         case _:
             return Outcome(action, accepted=False)
@@ -78,14 +74,12 @@ def _mark(
     return Outcome(action, accepted=news, in_flight=isinstance(record.state, Unloading))
 
 
-def _abort_load(
-    record: ModelRecord | None, residency: Residency, make_error: Callable[[], OmlxdError]
-) -> bool:
+def _abort_load(record: ModelRecord | None, residency: Residency, error: OmlxdError) -> bool:
     if record is None or not isinstance(record.state, Loading) or record.state.cancelling:
         return False
-    record.load_aborted = make_error
+    record.load_aborted = error
     residency.cancel_load(record)
-    residency.fail_waiting(record, make_error)
+    residency.fail_waiting(record, error)
     return True
 
 

@@ -26,12 +26,12 @@ class Leases:
 
     def grant(self, record: ModelRecord) -> None:
         """As many as there are waiting and the model may serve, first come first served."""
-        facts = record.facts
-        while facts is not None and record.waiting and record.has_room:
+        info = record.info
+        while info is not None and record.waiting and record.has_room:
             waiter = record.waiting.popleft()
             if waiter.granted.done():
                 continue
-            lease = Lease(record.id, waiter.request_id, facts, self._ports.engine.submit)
+            lease = Lease(record.id, waiter.request_id, info, self._ports.engine.submit)
             record.leases.add(lease)
             self._used(record)
             waiter.granted.set_result(lease)
@@ -56,7 +56,7 @@ class Leases:
     def end_all(self, record: ModelRecord) -> None:
         """A deadline has passed: requests end at the next step, before any unload."""
         name = record.id
-        self._ports.engine.abort(name, lambda: ModelUnloading(f"Model '{name}' was unloaded."))
+        self._ports.engine.abort(name, ModelUnloading(f"Model '{name}' was unloaded."))
         log.warning("leases_ended", model=name, leases=len(record.leases))
         for lease in record.leases:
             lease.end()
@@ -75,10 +75,10 @@ class Leases:
             waiter.fail(waited_too_long(record, now - waiter.since, self._shortage))
         return bool(late)
 
-    def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:
-        """Each gets an error of its own: an exception raised twice joins its tracebacks."""
+    def fail_waiting(self, record: ModelRecord, error: OmlxdError) -> None:
+        """Each gets a copy of its own: an exception raised twice joins its tracebacks."""
         while record.waiting:
-            record.waiting.popleft().fail(make_error())
+            record.waiting.popleft().fail(error.again())
 
     def fail_replaced(self, record: ModelRecord) -> None:
         """Tokens of the files before mean something else, or nothing, to those of now."""

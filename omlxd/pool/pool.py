@@ -6,34 +6,35 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from omlxd.engine.messages import ModelFacts
-from omlxd.errors import InvalidRequest, ModelNotFound, ShuttingDown
+from omlxd.engine.messages import ModelInfo
+from omlxd.errors import InvalidRequest, ModelNotFound, OmlxdError, ShuttingDown
+from omlxd.library.catalog import EMPTY, Catalog, CatalogModel
+from omlxd.library.config_warnings import ConfigWarnings
+from omlxd.library.lookup import resolve, settings_id
+from omlxd.library.scan import scan_root
+from omlxd.library.scanner import Scan, Scanner
+from omlxd.model_settings.options import ModelSettings
+from omlxd.model_settings.settings import FILE, ModelSettingsStore
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.readings import ModelView
 from omlxd.pool import guard
 from omlxd.pool.admit import FitAsk, MemoryAdmission
-from omlxd.pool.catalog import EMPTY, Catalog, CatalogModel
-from omlxd.pool.doubts import Doubts
 from omlxd.pool.entry import DrainReason, Failed, Ready
 from omlxd.pool.failures import cooling_down, replaced, too_many_wait
 from omlxd.pool.fit import Fit
 from omlxd.pool.follow import follow, follow_change
-from omlxd.pool.lookup import resolve, settings_id
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.measured_sizes import SIZES_FILE, MeasuredSizes
+from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import Lease, ModelRecord, Waiter
-from omlxd.pool.remembered import Remembered
+from omlxd.pool.remembered import StateFile
 from omlxd.pool.residency import Residency
-from omlxd.pool.scan import scan_root
-from omlxd.pool.scanner import Scan, Scanner
-from omlxd.pool.settings import FILE, SettingsBook
-from omlxd.pool.sizes import SIZES_FILE, SizeBook
 from omlxd.pool.status import ModelStatus, statuses
-from omlxd.pool.timing import loop_call_later
 from omlxd.pool.tokenizers import TokenizerCache
 from omlxd.pool.unload import unload
 from omlxd.pool.view import views
 from omlxd.text.protocol import Tokenizer
+from omlxd.timing import loop_call_later
 
 
 class EnginePool:
@@ -49,8 +50,8 @@ class EnginePool:
     ) -> None:
         self._options = options
         self._ports = ports
-        self._book = SettingsBook(options)
-        self._sizes = SizeBook()
+        self._book = ModelSettingsStore(options.settings, options.default)
+        self._sizes = MeasuredSizes()
         self._admission = MemoryAdmission(ports, self._sizes)
         self._tokenizers = TokenizerCache(
             ports.load_tokenizer, options.tokenizer_limit, own_thread=ports.own_thread
@@ -60,9 +61,9 @@ class EnginePool:
         call_later = ports.call_later or loop_call_later
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY
-        self._doubts = Doubts()
-        self._settings_file = Remembered(ports.state, FILE)
-        self._sizes_file = Remembered(ports.state, SIZES_FILE)
+        self._doubts = ConfigWarnings()
+        self._settings_file = StateFile(ports.state, FILE)
+        self._sizes_file = StateFile(ports.state, SIZES_FILE)
         self._stopping = False
 
     # What there is
@@ -166,14 +167,14 @@ class EnginePool:
             # Nothing is awaited here, so no cancellation can come between.
             self._residency.leave(record, waiter)
 
-    async def load(self, model_id: str) -> ModelFacts:
+    async def load(self, model_id: str) -> ModelInfo:
         """With its tokenizer; cancelled with its caller when nobody else waits for it."""
         await self.tokenizer(self._record(model_id).newest)
         record = self._record(model_id)
         if isinstance(record.state, Ready):
-            return record.state.facts
+            return record.state.info
         async with self.acquire(model_id, request_id=f"load {model_id}") as lease:
-            return lease.facts
+            return lease.info
 
     async def unload(self, model_id: str) -> int:
         """Now when idle, else when drained; bytes freed, 0 when it was not loaded."""
@@ -233,7 +234,7 @@ class EnginePool:
         """Models in memory or on their way there, as the guard sees them."""
         return views(self._residency.records.values(), self._ports.engine)
 
-    async def apply(self, action: Action, load_error: guard.LoadError = None) -> Outcome:
+    async def apply(self, action: Action, load_error: OmlxdError | None = None) -> Outcome:
         """Carry out what the guard decided; what is not about models is not accepted."""
         return await guard.apply(action, self._residency, self._options, self._ports, load_error)
 
@@ -242,11 +243,11 @@ class EnginePool:
         self._tokenizers.retain(
             r.newest.fingerprint
             for r in self._residency.records.values()
-            if r.wanted or r.facts is not None
+            if r.wanted or r.info is not None
         )
         self._residency.advance()
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
         """Recall what was remembered, then begin to scan and to preload."""
@@ -261,7 +262,7 @@ class EnginePool:
         residency, now = self._residency, self._ports.clock()
         for record in list(residency.records.values()):
             record.preload = False
-            residency.fail_waiting(record, lambda: ShuttingDown("The server is shutting down."))
+            residency.fail_waiting(record, ShuttingDown("The server is shutting down."))
             residency.drain(record, DrainReason.STOPPING, now)
         residency.advance()
         await residency.device.join()

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import Generation
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import OmlxdError
-from omlxd.policy.ceiling import Ceilings
-from omlxd.policy.readings import AllocatorSample, MemoryReading
-from omlxd.policy.usage import Usage
+from omlxd.policy.memory_state import MemoryState
+from omlxd.policy.readings import AllocatorSample
 from omlxd.text.own_thread import OwnThread
 from omlxd.text.protocol import Tokenizer
+from omlxd.timing import Timer
 
 
 class LoadTicket(Protocol):
@@ -25,7 +25,7 @@ class LoadTicket(Protocol):
     @property
     def total_bytes(self) -> int | None: ...
 
-    async def result(self) -> ModelFacts:
+    async def result(self) -> ModelInfo:
         """Raises ModelLoadFailed, ModelBroken, ModelLoadCancelled."""
 
     async def size(self) -> int:
@@ -62,8 +62,8 @@ class DeviceEngine(Protocol):
     def submit(self, model_id: str, sequence: SequenceSpec) -> Generation:
         """Raises QueueFull."""
 
-    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
-        """End all requests of a model (None: of all), each with its own error; how many."""
+    def abort(self, model_id: str | None, error: OmlxdError) -> int:
+        """End all requests of a model (None: of all) with ``error``; how many."""
 
     def reclaim(self, *, when_idle: bool) -> None:
         """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
@@ -78,30 +78,6 @@ class DeviceEngine(Protocol):
     def view(self, model_id: str) -> ModelActivity: ...
 
 
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryView:
-    """What the admission of a load needs to know.
-
-    Attributes:
-        usage: measured now, not at the last tick: an unload may have just ended.
-        paused: admission of requests is paused by pressure.
-        enforce: False when the guard only watches.
-        reading: what the ceilings were made of; without it there is no preview of other tiers.
-        age: seconds since the guard looked; an idle one looks every 30 s only.
-    """
-
-    usage: Usage
-    ceilings: Ceilings
-    paused: bool = False
-    enforce: bool = True
-    reading: MemoryReading | None = None
-    age: float = 0.0
-
-
 def _nothing() -> None:
     """Nobody listens."""
 
@@ -114,7 +90,7 @@ def _unknown() -> int | None:
     return None
 
 
-def _no_guard() -> MemoryView | None:
+def _no_guard() -> MemoryState | None:
     return None
 
 
@@ -143,7 +119,7 @@ class PoolPorts:
     wake: Callable[[], None] = _nothing
     usage: Callable[[], int | None] = _unknown
     release_memory: Callable[[], object] | None = None
-    memory: Callable[[], MemoryView | None] = _no_guard
+    memory: Callable[[], MemoryState | None] = _no_guard
     state: Path | None = None
     died: Callable[[BaseException], None] = _nobody
     most_waiting: int | None = None

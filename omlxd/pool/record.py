@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import Generation
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelUnloading, OmlxdError
-from omlxd.pool.catalog import CatalogModel
+from omlxd.library.catalog import CatalogModel
+from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.entry import (
     Absent,
     Draining,
@@ -22,7 +23,6 @@ from omlxd.pool.entry import (
     Unloading,
     step,
 )
-from omlxd.pool.options import ModelSettings
 from omlxd.pool.protocol import LoadTicket
 
 
@@ -33,12 +33,12 @@ class Lease:
         self,
         model_id: str,
         request_id: str,
-        facts: ModelFacts,
+        info: ModelInfo,
         submit: Callable[[str, SequenceSpec], Generation],
     ) -> None:
         self.model_id = model_id
         self.request_id = request_id
-        self.facts = facts
+        self.info = info
         self._submit = submit
         self._generations: list[Generation] = []
         self._over = False
@@ -94,8 +94,8 @@ class ModelRecord:
     state: State = field(default_factory=Absent)
     ready_at: float = 0.0
     failures: int = 0
-    load_aborted: Callable[[], OmlxdError] | None = None
-    """Makes the error of the load in progress once the guard has asked for its end."""
+    load_aborted: OmlxdError | None = None
+    """What the load in progress ends with, once the guard has asked for its end."""
     stopped_at: float = -math.inf
     """When the guard last stopped its load."""
     watched: str | None = None
@@ -138,9 +138,9 @@ class ModelRecord:
         return bool(self.waiting) or self.preload
 
     @property
-    def facts(self) -> ModelFacts | None:
+    def info(self) -> ModelInfo | None:
         """Known while the model is in memory."""
-        return self.state.facts if isinstance(self.state, Ready | Draining | Unloading) else None
+        return self.state.info if isinstance(self.state, Ready | Draining | Unloading) else None
 
     @property
     def has_room(self) -> bool:

@@ -6,7 +6,7 @@ import structlog
 
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
-from omlxd.pool.timing import pause
+from omlxd.timing import pause
 from omlxd.units import MiB
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ class Release:
         usage, sample = self._ports.usage(), self._ports.engine.latest_sample
         if usage is None or sample is None:
             return None
-        return usage - sample.active - sample.pool
+        return usage - sample.active - sample.buffer_cache
 
     async def settled(self, before: int | None, freed: int) -> int:
         """Bytes that really came free: waits until they show, or the limit has passed.

@@ -12,7 +12,7 @@ from omlxd.store import DamagedFile, read_json, write_json
 log = structlog.get_logger(__name__)
 
 
-class Remembered:
+class StateFile:
     """Called on the loop; the disk is touched in threads. Without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None, name: str) -> None:

@@ -2,15 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 import structlog
 
 from omlxd.errors import OmlxdError
+from omlxd.library.catalog import CatalogModel
+from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.admission import Admit, EvictFirst, LoadPlan, RefusalKind, Refuse, Wait
 from omlxd.pool.admit import MemoryAdmission
-from omlxd.pool.catalog import CatalogModel
 from omlxd.pool.device import Device, Measured
 from omlxd.pool.entry import (
     Absent,
@@ -32,11 +33,11 @@ from omlxd.pool.entry import (
 from omlxd.pool.failures import pause_after, refused, told_again
 from omlxd.pool.leases import Leases
 from omlxd.pool.line import in_line, making_room, need_not_leave, next_due
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord, Waiter
-from omlxd.pool.timing import Alarm, loop_call_later
 from omlxd.pool.tokenizer_first import ReadTokenizer, TokenizerFirst
+from omlxd.timing import Alarm, loop_call_later
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +76,11 @@ class Residency:
         self._patience = math.inf
         """When the head of the line may push out models in use."""
 
+    @property
+    def idle_timeout(self) -> float | None:
+        """Seconds, for models without one of their own; None: never."""
+        return self._options.idle_timeout
+
     def add(self, model: CatalogModel, settings: ModelSettings) -> None:
         """A model that was not known; a pinned one is loaded when there is room."""
         self.records[model.id] = ModelRecord(
@@ -106,8 +112,8 @@ class Residency:
         self.leases.leave(record, waiter)
         self.advance()
 
-    def fail_waiting(self, record: ModelRecord, make_error: Callable[[], OmlxdError]) -> None:
-        self.leases.fail_waiting(record, make_error)
+    def fail_waiting(self, record: ModelRecord, error: OmlxdError) -> None:
+        self.leases.fail_waiting(record, error)
 
     # Memory
 
@@ -257,7 +263,7 @@ class Residency:
             record.happen(Postponed("waits for memory to come free"))
             self._patience = now + LOOK_AGAIN
             return False
-        self.fail_waiting(record, lambda: refused(record, plan))
+        self.fail_waiting(record, refused(record, plan))
         if record.preload:
             record.failures += 1
             pause = pause_after(record.failures, self._options)
@@ -292,7 +298,7 @@ class Residency:
     def _device_done(self, record: ModelRecord, error: OmlxdError | None) -> None:
         """A load or an unload ended; ``error`` is for those who waited for the load."""
         if error is not None:
-            self.fail_waiting(record, lambda: self._failure(record, error))
+            self.fail_waiting(record, self._failure(record, error))
         self.advance()
 
     def _failure(self, record: ModelRecord, error: OmlxdError) -> OmlxdError:

@@ -4,7 +4,10 @@ import math
 from dataclasses import dataclass, replace
 
 from omlxd.errors import OmlxdError
-from omlxd.pool.catalog import BrokenModel, Catalog, ModelKind
+from omlxd.library.catalog import BrokenModel, Catalog, ModelKind
+from omlxd.library.lookup import default_id
+from omlxd.model_settings.options import ModelSettings
+from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.pool.entry import (
     Absent,
     Draining,
@@ -16,13 +19,10 @@ from omlxd.pool.entry import (
     Unloading,
 )
 from omlxd.pool.line import in_line
-from omlxd.pool.lookup import default_id
-from omlxd.pool.options import ModelSettings
+from omlxd.pool.measured_sizes import MeasuredSizes
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord
 from omlxd.pool.residency import Residency
-from omlxd.pool.settings import SettingsBook
-from omlxd.pool.sizes import SizeBook
 from omlxd.pool.tokenizers import TokenizerCache
 
 
@@ -95,8 +95,8 @@ def of_broken(model: BrokenModel, settings: ModelSettings, *, default: bool) -> 
 def statuses(
     residency: Residency,
     catalog: Catalog,
-    book: SettingsBook,
-    sizes: SizeBook,
+    book: ModelSettingsStore,
+    sizes: MeasuredSizes,
     tokenizers: TokenizerCache,
     ports: PoolPorts,
 ) -> tuple[ModelStatus, ...]:
@@ -109,7 +109,7 @@ def statuses(
     for record in residency.records.values():
         residency.device.note_progress(record)
         status = _of_record(record, now, watching=watching)
-        activity = None if record.facts is None else ports.engine.view(record.id)
+        activity = None if record.info is None else ports.engine.view(record.id)
         stepped_at = None if activity is None else activity.last_step_at
         known.append(
             replace(
@@ -120,7 +120,7 @@ def statuses(
                 measured_bytes=sizes.measured(record.model),
                 cache_bytes=None if activity is None else activity.cache_bytes,
                 since_step=None if stepped_at is None else max(0.0, now - stepped_at),
-                unload_in=_unload_in(record, book.idle_timeout, now),
+                unload_in=_unload_in(record, residency.idle_timeout, now),
                 problem=_problem(record, tokenizers, now),
             )
         )
@@ -139,9 +139,9 @@ def _unload_in(record: ModelRecord, timeout: float | None, now: float) -> float 
 
 
 def _of_record(record: ModelRecord, now: float, *, watching: bool) -> ModelStatus:
-    facts = record.facts
+    info = record.info
     loading = record.state if isinstance(record.state, Loading) else None
-    used = record.last_used if facts is not None and not record.busy else None
+    used = record.last_used if info is not None and not record.busy else None
     return ModelStatus(
         id=record.id,
         state=state_name(record.state),
@@ -149,7 +149,7 @@ def _of_record(record: ModelRecord, now: float, *, watching: bool) -> ModelStatu
         aliases=record.settings.aliases or (),
         pinned=record.pinned,
         context_length=record.settings.context_within(record.model.context_length),
-        weights_bytes=facts.weights_bytes if facts else record.model.weights_bytes,
+        weights_bytes=info.weights_bytes if info else record.model.weights_bytes,
         loaded_bytes=loading.loaded_bytes if loading else None,
         total_bytes=loading.total_bytes if loading else None,
         leases=len(record.leases),
@@ -182,7 +182,7 @@ def _problem(record: ModelRecord, tokenizers: TokenizerCache, now: float) -> Pro
 
 
 def _of_failure(why: OmlxdError, retry_in: float, attempts: int) -> Problem:
-    file = why.facts.get("file")
+    file = why.details.get("file")
     return Problem(
         code=why.code,
         message=why.message,

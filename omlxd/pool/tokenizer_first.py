@@ -7,7 +7,7 @@ from contextvars import Context
 import structlog
 
 from omlxd.errors import ModelLoadFailed, OmlxdError
-from omlxd.pool.catalog import CatalogModel
+from omlxd.library.catalog import CatalogModel
 from omlxd.pool.entry import Queued
 from omlxd.pool.record import ModelRecord
 

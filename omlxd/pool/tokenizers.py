@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 
 from omlxd.errors import ModelLoadFailed, OmlxdError
-from omlxd.pool.catalog import CatalogModel
+from omlxd.library.catalog import CatalogModel
 from omlxd.pool.failures import told_again, without_paths
 from omlxd.text.own_thread import OwnThread
 from omlxd.text.protocol import Tokenizer

@@ -13,7 +13,7 @@ async def unload(record: ModelRecord, residency: Residency, deadline: float) -> 
     record.preload = False
     if isinstance(record.state, Queued | Loading):
         error = f"Model '{record.id}' was asked to be unloaded."
-        residency.fail_waiting(record, lambda: ModelUnloading(error, retry_after=None))
+        residency.fail_waiting(record, ModelUnloading(error, retry_after=None))
         residency.advance()
         return 0
     if not isinstance(record.state, Ready | Draining | Unloading):

@@ -20,13 +20,13 @@ def _view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
     In use is what is leased or waited for, and what the device thread has not let go of: only
     then is the memory of requests that were ended free.
     """
-    facts, state = record.facts, record.state
-    if facts is None and not isinstance(state, Loading):
+    info, state = record.info, record.state
+    if info is None and not isinstance(state, Loading):
         return None
     requests = sum(lease.open_requests for lease in record.leases)
     return ModelView(
         id=record.id,
-        weights_bytes=facts.weights_bytes if facts else record.model.weights_bytes,
+        weights_bytes=info.weights_bytes if info else record.model.weights_bytes,
         kv_bytes=activity.cache_bytes,
         busy=record.busy or activity.held > 0,
         requests=requests,

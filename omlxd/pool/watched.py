@@ -18,7 +18,7 @@ def watched(record: ModelRecord, plan: Admit) -> str | None:
             return None
         case Refuse() as refuse:
             error = refused(record, refuse)
-            log.warning("load_would_be_refused", model=record.id, code=error.code, **error.facts)
+            log.warning("load_would_be_refused", model=record.id, code=error.code, **error.details)
             return f"a guard that acts would have refused it: {error.message}"
         case EvictFirst(model_ids=victims):
             log.warning("load_would_evict", model=record.id, victims=list(victims))

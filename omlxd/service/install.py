@@ -16,7 +16,7 @@ from omlxd.service.definition import read_back
 from omlxd.service.files import make_private_folder, write_atomically
 from omlxd.service.health import Healthy
 from omlxd.service.job import JobSpec
-from omlxd.service.remembered import Remembered, one_at_a_time, remember
+from omlxd.service.remembered import StateFile, one_at_a_time, remember
 from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
 from omlxd.service.watch import Look, Watch
@@ -100,7 +100,7 @@ def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> I
             record = _change(supervisor, offer, watch, before, chosen)
         remember(
             watch.state,
-            Remembered(
+            StateFile(
                 domain=supervisor.domain,
                 definition=str(supervisor.definition),
                 interpreter=offer.job.interpreter,

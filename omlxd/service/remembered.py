@@ -19,7 +19,7 @@ POLL = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class StateFile:
     """``domain`` as ``Supervisor.domain``; ``definition``, ``interpreter`` are absolute paths."""
 
     domain: str
@@ -28,19 +28,19 @@ class Remembered:
     version: str
 
 
-def remember(state: Path, what: Remembered) -> None:
+def remember(state: Path, what: StateFile) -> None:
     write_json(state / NAME, asdict(what))
 
 
-def recall(state: Path) -> Remembered | None:
+def recall(state: Path) -> StateFile | None:
     """None when nothing is installed, or the file is damaged."""
     value = read_json(state / NAME)
     if value is None:
         return None
-    texts = {key: value.get(key) for key in Remembered.__dataclass_fields__}
+    texts = {key: value.get(key) for key in StateFile.__dataclass_fields__}
     if not all(isinstance(text, str) for text in texts.values()):
         return None
-    return Remembered(**{key: str(text) for key, text in texts.items()})
+    return StateFile(**{key: str(text) for key, text in texts.items()})
 
 
 def forget(state: Path) -> None:

@@ -14,17 +14,17 @@ from omlxd.api.app import create_app
 from omlxd.api.keys import KeyRing
 from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
-from omlxd.api.services import Identity, Phase, Services
+from omlxd.api.services import Identity, ServerPhase, Services
 from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
 from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelNotFound, OmlxdError
+from omlxd.library.catalog import Catalog, CatalogModel, ModelKind, RootState, RootStatus
+from omlxd.model_settings.change import check_change
+from omlxd.model_settings.options import ModelSettings
+from omlxd.model_settings.settings import KEYS
 from omlxd.policy.tiers import Tier
-from omlxd.pool.catalog import Catalog, CatalogModel, ModelKind, RootState, RootStatus
-from omlxd.pool.change import check_change
 from omlxd.pool.fit import Fit, TierFit, Verdict
-from omlxd.pool.options import ModelSettings
-from omlxd.pool.settings import KEYS
 from omlxd.pool.status import ModelStatus
 from omlxd.text.options import TextOptions
 from omlxd.text.protocol import Joining
@@ -45,7 +45,7 @@ FIT = Fit(
     tier=Tier.BALANCED,
     tiers={Tier.BALANCED: TierFit(Verdict.AFTER_EVICTIONS, 5000, "static", ("org/other",))},
 )
-FACTS = ModelFacts(weights_bytes=1000, vocab_size=300, cache_kinds=("KVCache",))
+FACTS = ModelInfo(weights_bytes=1000, vocab_size=300, cache_kinds=("KVCache",))
 
 
 class ByteTokenizer:
@@ -194,7 +194,7 @@ def model(name: str = "org/tiny", **changes: Any) -> CatalogModel:
 
 class ScriptedLease:
     def __init__(self, pool: "FakePool") -> None:
-        self.facts = FACTS
+        self.info = FACTS
         self._pool = pool
 
     def submit(self, sequence: SequenceSpec) -> ScriptedGeneration:
@@ -295,7 +295,7 @@ class FakePool:
         finally:
             self.released += 1
 
-    async def load(self, model_id: str) -> ModelFacts:
+    async def load(self, model_id: str) -> ModelInfo:
         self.waiting.set()
         if self.gate is not None:
             try:
@@ -328,7 +328,7 @@ class World:
 
     pool: FakePool = field(default_factory=FakePool)
     options: ApiOptions = field(default_factory=lambda: ApiOptions(hold_start=LONG))
-    phase: Phase = Phase.READY
+    phase: ServerPhase = ServerPhase.READY
     views: tuple[RequestView, ...] = ()
     now: float = 100.0
     guard: Mapping[str, Any] | None = None

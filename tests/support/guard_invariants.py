@@ -8,7 +8,7 @@ from omlxd.policy.actions import (
     AbortRequests,
     Action,
     MarkPendingUnload,
-    ReclaimPool,
+    ReclaimBufferCache,
     ReturnFreePages,
     Unload,
     WalkStoreCap,
@@ -33,7 +33,7 @@ class Watch:
         self.ticks = 0
         self.broken: list[str] = []
         self.rules: Counter[str] = Counter()
-        self.deeds: list[tuple[float, Action]] = []
+        self.notable_actions: list[tuple[float, Action]] = []
         """(when, what) of everything that was taken from somebody and accepted."""
         self._seen = 0
         self._refused: set[str] = set()
@@ -86,14 +86,16 @@ class Watch:
             self.daemon.watchers.applied[self._seen :],
             len(self.daemon.watchers.applied),
         )
-        deeds = [a for a, _, outcome in news if isinstance(a, GIVING) and outcome.accepted]
-        self.deeds += [(now, deed) for deed in deeds]
+        notable_actions = [
+            a for a, _, outcome in news if isinstance(a, GIVING) and outcome.accepted
+        ]
+        self.notable_actions += [(now, deed) for deed in notable_actions]
         if self.daemon.enforcer.failures:
             self._break("a tick failed")
             return
         decision = self.daemon.decision
         self.rules[decision.rule] += 1
-        self._check_over(decision, now, gave=bool(deeds))
+        self._check_over(decision, now, gave=bool(notable_actions))
 
     def _check_over(self, decision: Decision, now: float, *, gave: bool) -> None:
         leaving = sum(view.bytes for view in self.daemon.pool.views() if view.unloading)
@@ -127,7 +129,7 @@ class Watch:
     # For the tests
 
     def since(self, at: float) -> list[Action]:
-        return [action for when, action in self.deeds if when >= at]
+        return [action for when, action in self.notable_actions if when >= at]
 
 
 def _staying(views: Iterable[ModelView]) -> list[ModelView]:
@@ -136,4 +138,4 @@ def _staying(views: Iterable[ModelView]) -> list[ModelView]:
 
 def harmless(actions: Iterable[Action]) -> bool:
     """Nothing is taken from anybody."""
-    return all(isinstance(a, ReclaimPool | ReturnFreePages | WalkStoreCap) for a in actions)
+    return all(isinstance(a, ReclaimBufferCache | ReturnFreePages | WalkStoreCap) for a in actions)

@@ -16,23 +16,24 @@ import structlog
 
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.daemon.guard import Guard, Surroundings
-from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
 from omlxd.enforcer.ports import GuardPorts
+from omlxd.enforcer.readers import AllocatorSampler, HostReader
 from omlxd.enforcer.settings import GuardSettings
 from omlxd.engine.handle import Engine, _DeviceThread
-from omlxd.engine.ledger import Ledger
 from omlxd.engine.messages import BackendReady, Event
 from omlxd.engine.options import EngineOptions
+from omlxd.engine.state import Ledger
 from omlxd.engine.ticket import Answer
 from omlxd.engine.worker import Worker
 from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
 from omlxd.host.darwin import DarwinHost
+from omlxd.library.catalog import CatalogModel, ModelKind, RootScan, RootState, RootStatus, merge
+from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.actions import Action, Outcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.tiers import GuardPolicy
-from omlxd.pool.catalog import CatalogModel, ModelKind, RootScan, RootState, RootStatus, merge
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.protocol import PoolPorts
 from tests.support.at_once import AtOnce
@@ -180,14 +181,14 @@ class SimulatedDaemon:
         )
         self.tally = Tally()
         self.watchers = Watchers()
-        runtime = RuntimeEyes(self.engine, self.clock, lambda: bool(self.engine.requests()))
+        runtime = AllocatorSampler(self.engine, self.clock, lambda: bool(self.engine.requests()))
         self.host = DarwinHost(
             runtime.memory(),
             open_kernel=lambda: self.kernel,  # type: ignore[arg-type, return-value]
             available=self.kernel.available,
         )
         sleep = SleepWatch(self.clock, self._loop.time)
-        eyes = HostEyes(self.host, sleep, lambda: self.enforcer.wake(active=True))
+        eyes = HostReader(self.host, sleep, lambda: self.enforcer.wake(active=True))
         options = _with_pins(pool_options or PoolOptions(scan_every=None), pinned)
         self.pool = EnginePool(
             options,

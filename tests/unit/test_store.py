@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omlxd import store
-from omlxd.daemon.doors import write_local_key
+from omlxd.daemon.listeners import write_local_key
 from omlxd.service.files import write_atomically
 from omlxd.store import DamagedFile, read_json, sweep, write_json
 

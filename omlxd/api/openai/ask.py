@@ -8,8 +8,8 @@ from omlxd.api.openai.wire import GenerationFields
 from omlxd.api.services import Services
 from omlxd.backend.sequence import Sampling, SequenceSpec
 from omlxd.errors import ContextLengthExceeded, InvalidRequest
-from omlxd.pool.catalog import CatalogModel, ModelKind
-from omlxd.pool.options import ModelSettings
+from omlxd.library.catalog import CatalogModel, ModelKind
+from omlxd.model_settings.options import ModelSettings
 from omlxd.text.protocol import Tokenizer
 from omlxd.text.stops import stop_ids
 

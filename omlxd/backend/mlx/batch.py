@@ -11,7 +11,7 @@ from omlxd.backend.mlx.logprobs import TokenLogprobs, token_logprobs
 from omlxd.backend.mlx.sampling import (
     GreedySampler,
     LogitsProcessor,
-    SamplerShelf,
+    SamplerCache,
     TokenSampler,
     check_sampling,
     logits_processors,
@@ -47,7 +47,7 @@ class MlxBatch:
         self,
         model: Any,
         vocab_size: int,
-        samplers: SamplerShelf,
+        samplers: SamplerCache,
         *,
         max_sequences: int,
         max_prefills: int,

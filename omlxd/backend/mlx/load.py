@@ -16,7 +16,7 @@ from mlx_lm.utils import load_model
 
 from omlxd.backend.mlx.batch import MlxBatch
 from omlxd.backend.mlx.failures import raise_if_device_lost, reason_of
-from omlxd.backend.mlx.sampling import SamplerShelf
+from omlxd.backend.mlx.sampling import SamplerCache
 from omlxd.backend.model_files import ModelFiles, check_model_files
 from omlxd.errors import ModelLoadFailed, OmlxdError
 
@@ -35,7 +35,7 @@ class MlxModel:
         self.cache_kinds = tuple(type(c).__name__ for c in caches)
         _check_batchable(caches)
         self.vocab_size = _logits_width(model, caches)
-        self._samplers = SamplerShelf(self.vocab_size)
+        self._samplers = SamplerCache(self.vocab_size)
 
     def new_batch(self, *, max_sequences: int, max_prefills: int) -> MlxBatch:
         return MlxBatch(

@@ -42,7 +42,7 @@ class Runtime:
         return AllocatorSample(
             taken_at=now,
             active=mx.get_active_memory(),
-            pool=mx.get_cache_memory(),
+            buffer_cache=mx.get_cache_memory(),
             peak=mx.get_peak_memory(),
             device_free=_device_free() if self.info.own_memory else None,
         )

@@ -66,7 +66,7 @@ class GreedySampler:
         return mx.argmax(logprobs, axis=-1)
 
 
-class SamplerShelf:
+class SamplerCache:
     """Equal parameters get the same object: mlx-lm samples a batch in one call only then."""
 
     def __init__(self, vocab_size: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from omlxd.backend.mlx.imports import import_mlx_lm
 from omlxd.backend.sequence import FinishReason, NewToken, Sampling, SequenceSpec
-from omlxd.engine.handle import Engine, Generation, Phase, TokensArrived
+from omlxd.engine.handle import Engine, Generation, RequestPhase, TokensArrived
 from omlxd.errors import GenerationFailed, InvalidRequest
 from tests.support.tiny_models import ARCHITECTURES, VOCABULARY
 
@@ -240,10 +240,10 @@ async def test_a_cancel_in_any_phase_leaves_the_others_exact(
     await engine.load("m", str(tiny(arch))).result()
     kept = asyncio.create_task(ask(engine, "kept", prompt(60), tokens=40))
     decoding = engine.submit("m", SequenceSpec("decoding", prompt(30), 4000, GREEDY))
-    while decoding.phase is not Phase.DECODE:
+    while decoding.phase is not RequestPhase.DECODE:
         await anext(decoding)
     prefilling = engine.submit("m", SequenceSpec("prefilling", prompt(3000), 10, GREEDY))
-    while prefilling.phase is Phase.QUEUED:
+    while prefilling.phase is RequestPhase.QUEUED:
         await anext(prefilling)
     queued = engine.submit("m", SequenceSpec("queued", prompt(10), 10, GREEDY))
     for generation in (queued, prefilling, decoding):

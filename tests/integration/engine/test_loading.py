@@ -43,21 +43,21 @@ async def test_a_load_goes_piece_by_piece_and_unload_gives_all_back(
     """T11"""
     before = (await engine.sample()).active
     ticket = engine.load("m", str(large(tiny)))
-    facts = await ticket.result()
-    assert ticket.loaded_bytes == ticket.total_bytes == facts.weights_bytes
-    assert facts.weights_bytes > 8 * 1024**2
-    assert facts.vocab_size == 1024
-    assert facts.cache_kinds == ("KVCache",) * 4
+    info = await ticket.result()
+    assert ticket.loaded_bytes == ticket.total_bytes == info.weights_bytes
+    assert info.weights_bytes > 8 * 1024**2
+    assert info.vocab_size == 1024
+    assert info.cache_kinds == ("KVCache",) * 4
     loaded = (await engine.sample()).active
-    assert abs(loaded - before - facts.weights_bytes) < SLACK
+    assert abs(loaded - before - info.weights_bytes) < SLACK
     spec = SequenceSpec("r", (1, 2, 3), 5, Sampling(temperature=0.0))
     events = [event async for event in engine.submit("m", spec)]
     assert any(isinstance(e, TokensArrived) for e in events)
     freed = await engine.unload("m")
-    assert freed >= facts.weights_bytes
+    assert freed >= info.weights_bytes
     sample = await engine.sample()
     assert sample.active - before < SLACK
-    assert sample.pool == 0
+    assert sample.buffer_cache == 0
 
 
 def change_config(folder: Path, **changes: object) -> None:
@@ -175,7 +175,7 @@ async def test_a_config_that_does_not_fit_fails_with_its_reason(
     change_config(copy, **change)
     with pytest.raises(ModelLoadFailed, match=words) as failed:
         await engine.load("m", str(copy)).result()
-    assert failed.value.facts == {"file": str(copy / "config.json")}
+    assert failed.value.details == {"file": str(copy / "config.json")}
     assert not (copy / "ran").exists()
 
 
@@ -197,7 +197,7 @@ def test_the_files_are_blamed_only_for_what_they_can_have_caused(
     with pytest.raises(ModelLoadFailed, match=words) as failed:
         MlxLoad(check_model_files(copy), 1024).advance()
     blamed = {"file": str(copy / "config.json")} if isinstance(error, ValueError) else {}
-    assert failed.value.facts == blamed
+    assert failed.value.details == blamed
 
 
 def test_a_module_that_mlx_lm_cannot_import_is_named(
@@ -210,7 +210,7 @@ def test_a_module_that_mlx_lm_cannot_import_is_named(
     monkeypatch.setattr("omlxd.backend.mlx.load.load_model", failing)
     with pytest.raises(ModelLoadFailed, match="No module named 'tiktoken'") as failed:
         MlxLoad(check_model_files(copy), 1024).advance()
-    assert failed.value.facts == {}
+    assert failed.value.details == {}
 
 
 async def test_a_folder_with_glob_characters_loads(
@@ -218,8 +218,8 @@ async def test_a_folder_with_glob_characters_loads(
 ) -> None:
     odd = tmp_path / "model [v1]*?"
     shutil.copytree(tiny("llama"), odd)
-    facts = await engine.load("m", str(odd)).result()
-    assert facts.vocab_size == 1024
+    info = await engine.load("m", str(odd)).result()
+    assert info.vocab_size == 1024
 
 
 async def test_several_models_answer_side_by_side(engine: Engine, tiny: Tiny) -> None:

@@ -31,7 +31,7 @@ def test_one_odd_sample_of_other_apps_changes_nothing(busy: bool) -> None:
             assert daemon.kernel.spikes == []
             assert daemon.decision.level is Level.OK
         assert await answer == "finished"
-        assert watch.deeds == []
+        assert watch.notable_actions == []
         assert set(daemon.in_memory()) == {"small", "middle", "big"}
 
     played(scene)
@@ -64,7 +64,7 @@ def test_a_frozen_reading_refuses_nothing_for_ever() -> None:
         await asyncio.sleep(3600)
         assert any("same answer" in line for line in daemon.enforcer.latest.reading.degraded)
         await loaded(daemon, "huge", "small")
-        assert watch.deeds == []
+        assert watch.notable_actions == []
 
     played(scene)
 
@@ -80,7 +80,7 @@ def test_counters_that_fail_take_nothing_from_anybody(psutil_fails: bool) -> Non
         await loaded(daemon, "middle")
         daemon.kernel.counters_fail = daemon.kernel.psutil_fails = False
         await daemon.ticks(10)
-        assert watch.deeds == []
+        assert watch.notable_actions == []
         assert daemon.decision.level is Level.OK
 
     played(scene)
@@ -99,7 +99,7 @@ def test_a_pool_of_80_gb_is_returned_and_costs_nobody_anything(busy: bool) -> No
         await until(lambda: daemon.mac.pool < GiB, 20)
         assert [await answer for answer in answers] == ["finished"] * len(answers)
         await daemon.ticks(5)
-        assert watch.deeds == []
+        assert watch.notable_actions == []
         assert daemon.decision.level is Level.OK
         assert not daemon.decision.paused
 
@@ -116,7 +116,7 @@ def test_a_swollen_pool_keeps_no_model_out() -> None:
         assert await daemon.ask("huge") == "finished"
         assert daemon.in_memory() == ["small", "huge"]
         assert daemon.mac.pool < 10 * GiB
-        assert watch.deeds == []
+        assert watch.notable_actions == []
 
     played(scene)
 
@@ -134,7 +134,7 @@ def test_the_sleep_of_the_machine_costs_nobody_anything(seconds: float) -> None:
         await until(lambda: watch.ticks > ticks, 11)
         assert await answer == "finished"
         assert await daemon.ask("small") == "finished"
-        assert watch.deeds == []
+        assert watch.notable_actions == []
         assert set(daemon.in_memory()) == {"small", "big"}
 
     played(scene)
@@ -157,7 +157,7 @@ def test_critical_pressure_of_the_system_only_pauses_admission() -> None:
         assert await waiting == "finished"
         daemon.mac.forced_pressure = None
         await until(lambda: not daemon.decision.paused, 11)
-        assert watch.deeds == []
+        assert watch.notable_actions == []
 
     played(scene)
 
@@ -189,7 +189,7 @@ def test_steady_work_of_two_models_that_do_not_fit_together_does_not_thrash() ->
                 answers.append(asyncio.create_task(daemon.ask(model, tokens=10)))
             await asyncio.sleep(10)
         assert {await answer for answer in answers} == {"finished"}
-        assert watch.deeds == []
+        assert watch.notable_actions == []
         assert daemon.backend.loads <= len(answers) / 2
 
     played(scene, size=64)
@@ -223,7 +223,7 @@ def test_what_other_apps_gave_back_serves_a_load_within_seconds() -> None:
         daemon.mac.apps = usual
         await asyncio.sleep(4)
         assert await daemon.ask("big") == "finished"
-        assert watch.deeds == []
+        assert watch.notable_actions == []
 
     played(scene)
 
@@ -242,7 +242,7 @@ def test_nothing_is_aborted_on_the_old_numbers_of_a_device_in_a_long_step() -> N
         assert not daemon.decision.usage.fresh
         await daemon.ticks(4)
         assert daemon.decision.rule == "wait_for_fresh_numbers"
-        assert watch.deeds == []
+        assert watch.notable_actions == []
         assert await request == "memory_pressure_aborted"
         assert daemon.in_memory() == ["big"]
 

@@ -25,7 +25,7 @@ def test_idle_models_are_not_unloaded_at_wake_but_when_their_time_awake_is_over(
         await daemon.ticks(1)
         assert daemon.in_memory() == ["small", "other", "middle"]
         await until(lambda: daemon.in_memory() == [], timeout)
-        assert watch.deeds == []
+        assert watch.notable_actions == []
 
     played(scene, pool_options=PoolOptions(scan_every=None, idle_timeout=timeout))
 

@@ -118,7 +118,7 @@ def test_a_fault_that_cannot_be_counted_is_not_tried_again(tmp_path: Path) -> No
         ("omlxd.cli.main.run", signal.SIGINT, False),
         ("omlxd.config.load.load", signal.SIGTERM, True),
         ("omlxd.config.load.load", signal.SIGHUP, False),
-        ("omlxd.daemon.doors.open_doors", signal.SIGTERM, False),
+        ("omlxd.daemon.listeners.open_listeners", signal.SIGTERM, False),
         ("omlxd.service.awake.open_awake", signal.SIGINT, True),
     ],
 )
@@ -135,21 +135,21 @@ def test_a_stop_early_in_the_start_is_a_clean_one(
     state = tmp_path / "state"
     assert not (state / "instance.json").exists()
     assert not (state / "local.key").exists()
-    if place.endswith(("open_doors", "open_awake")):
+    if place.endswith(("open_listeners", "open_awake")):
         assert recorded(tmp_path)["ending"] == "stopped"
         assert not (state / "starts.json").exists()
 
 
 SWALLOWED = """
-import os, signal, omlxd.service.awake, omlxd.daemon.doors
+import os, signal, omlxd.service.awake, omlxd.daemon.listeners
 def kill():
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(1000): pass
 class Falls:
     __del__ = lambda self: kill()
-leave = omlxd.daemon.doors.Doors.leave
+leave = omlxd.daemon.listeners.Listeners.leave
 omlxd.service.awake.open_awake = lambda pid: Falls() and None
-omlxd.daemon.doors.Doors.leave = lambda self: (kill(), leave(self))
+omlxd.daemon.listeners.Listeners.leave = lambda self: (kill(), leave(self))
 """
 
 

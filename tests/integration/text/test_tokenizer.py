@@ -395,7 +395,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str | bytes
     (tmp_path / file).write_bytes(data)
     with pytest.raises(ModelBroken, match=file.replace(".", r"\.")) as caught:
         load_tokenizer(path)
-    assert caught.value.facts == {"file": str(tmp_path / file)}
+    assert caught.value.details == {"file": str(tmp_path / file)}
 
 
 def test_a_folder_without_a_tokenizer_is_broken(tmp_path: Path) -> None:

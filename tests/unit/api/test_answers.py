@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from omlxd.api.options import ApiOptions
 from tests.support.asgi import Call, get, post
-from tests.support.fake_pool import Fail, Phase, Say, World
+from tests.support.fake_pool import Fail, Say, ServerPhase, World
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "private words"}]}
@@ -153,7 +153,10 @@ async def test_a_client_that_leaves_while_sending_gets_nothing(world: World) -> 
 
 
 async def test_starting_and_draining_refuse_work_and_say_when_to_return(world: World) -> None:
-    for phase, code in ((Phase.STARTING, "starting"), (Phase.DRAINING, "shutting_down")):
+    for phase, code in (
+        (ServerPhase.STARTING, "starting"),
+        (ServerPhase.DRAINING, "shutting_down"),
+    ):
         world.phase = phase
         for call in (
             post(world.app, CHAT, HELLO),

@@ -8,7 +8,7 @@ import pytest
 from omlxd.api.openai.wire import MOST_PIECES
 from omlxd.backend.sequence import FinishReason
 from omlxd.errors import GenerationFailed, ModelLoadFailed, QueueFull
-from omlxd.pool.catalog import ModelKind
+from omlxd.library.catalog import ModelKind
 from tests.support.asgi import Call, get, post
 from tests.support.fake_pool import (
     ByteTokenizer,

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from omlxd.api.openai.wire import MOST_TOKENS, CompletionRequest
 from omlxd.api.options import ApiOptions
 from omlxd.errors import GenerationFailed
-from omlxd.pool.options import ModelSettings
+from omlxd.model_settings.options import ModelSettings
 from omlxd.units import MiB
 from tests.support.asgi import Call, post
 from tests.support.fake_pool import ByteTokenizer, End, Fail, Say, Wait, World

@@ -7,14 +7,14 @@ import pytest
 
 from omlxd.api.openai.parameters import IGNORED, REFUSED
 from omlxd.api.options import ApiOptions
-from omlxd.engine.generation import Phase as EnginePhase
+from omlxd.engine.generation import RequestPhase as EnginePhase
 from omlxd.engine.generation import RequestView
 from omlxd.errors import ModelLoadFailed
-from omlxd.pool.catalog import ModelKind
-from omlxd.pool.options import ModelSettings
+from omlxd.library.catalog import ModelKind
+from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 from tests.support.asgi import Call, get, post
-from tests.support.fake_pool import FakePool, Phase, World, model
+from tests.support.fake_pool import FakePool, ServerPhase, World, model
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def world() -> World:
 
 async def test_health_answers_from_memory_in_every_phase(world: World) -> None:
     """T10, T19."""
-    for phase in Phase:
+    for phase in ServerPhase:
         world.phase = phase
         call = await get(world.app, "/health").end()
         assert (call.status, call.json) == (

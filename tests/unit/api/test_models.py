@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from omlxd.pool.catalog import BrokenModel
+from omlxd.library.catalog import BrokenModel
 from tests.support.asgi import Call, get
-from tests.support.fake_pool import FIT, FakePool, Phase, World, model
+from tests.support.fake_pool import FIT, FakePool, ServerPhase, World, model
 
 
 @pytest.fixture
@@ -160,6 +160,6 @@ async def test_a_rescan_tells_what_it_found(world: World) -> None:
 
 async def test_a_rescan_needs_json_and_a_ready_server(world: World) -> None:
     assert (await post(world, "/v1/models/rescan", content_type=None)).status == 415
-    world.phase = Phase.STARTING
+    world.phase = ServerPhase.STARTING
     assert (await post(world, "/v1/models/rescan")).status == 503
     assert world.pool.rescans == 0

@@ -37,8 +37,8 @@ async def test_what_the_engine_does_not_know_yet_is_told_that_the_server_leaves(
     first = open_one(requests, "a", stage)
     second = open_one(requests, "b", stage)
     await asyncio.sleep(0)
-    assert requests.abort(leaving) == 2
-    assert requests.abort(leaving) == 0
+    assert requests.abort(leaving()) == 2
+    assert requests.abort(leaving()) == 0
     ended = await first, await second
     assert 0 not in ended
     assert len(requests) == 0
@@ -48,7 +48,7 @@ async def test_what_the_engine_has_is_left_to_the_engine() -> None:
     requests = OpenRequests(lambda: 0.0)
     task = open_one(requests, "a", Stage.ENGINE)
     await asyncio.sleep(0)
-    assert requests.abort(leaving) == 0
+    assert requests.abort(leaving()) == 0
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -58,7 +58,7 @@ async def test_a_client_that_left_at_the_same_time_is_not_answered() -> None:
     requests = OpenRequests(lambda: 0.0)
     task = open_one(requests, "a", Stage.PREPARING)
     await asyncio.sleep(0)
-    requests.abort(leaving)
+    requests.abort(leaving())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -16,7 +16,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: str | byte
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ModelBroken, match=r"tokenizer_config\.json") as broken:
         read_tokenizer_files(tmp_path)
-    assert broken.value.facts == {"file": str(file)}
+    assert broken.value.details == {"file": str(file)}
 
 
 @pytest.mark.parametrize("content", [DEEP, "{", "[]"])

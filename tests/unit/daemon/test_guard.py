@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from omlxd.config.load import load
 from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
-from omlxd.enforcer.eyes import HostEyes, RuntimeEyes
 from omlxd.enforcer.options import WiredLimit
+from omlxd.enforcer.readers import AllocatorSampler, HostReader
 from omlxd.enforcer.settings import From, GuardSettings
 from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
@@ -47,8 +47,8 @@ class FakeMachine:
         settings = GuardSettings(policy, {}, {}, lambda values: None)
         around: Any = Surroundings(
             host=self,
-            eyes=HostEyes(self, SleepWatch(lambda: 0.0, lambda: 0.0), lambda: None),
-            runtime=RuntimeEyes(self, lambda: self.now, lambda: False),  # type: ignore[arg-type]
+            eyes=HostReader(self, SleepWatch(lambda: 0.0, lambda: 0.0), lambda: None),
+            runtime=AllocatorSampler(self, lambda: self.now, lambda: False),  # type: ignore[arg-type]
             engine=self,  # type: ignore[arg-type]
             pool=self,  # type: ignore[arg-type]
             open_requests=lambda: self.open,
@@ -98,7 +98,7 @@ class FakeMachine:
 
     def set_limits(self, limits: object) -> None: ...
 
-    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
+    def abort(self, model_id: str | None, error: OmlxdError) -> int:
         return 0
 
     def reclaim(self, *, when_idle: bool) -> None: ...
@@ -205,7 +205,7 @@ async def test_paused_requests_end_at_their_deadline_and_say_why(machine: FakeMa
     machine.guard.enforcer.wake()
     await machine.ticked()
     assert [error.code for error in machine.failed] == ["memory_pressure"]
-    assert machine.failed[0].facts["mark"] == "soft"
+    assert machine.failed[0].details["mark"] == "soft"
     assert machine.failed[0].retry_after is not None
     task.cancel()
 

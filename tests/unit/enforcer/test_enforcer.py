@@ -93,7 +93,7 @@ class Machine:
         return await self.enforcer.tick()
 
     @property
-    def deeds(self) -> list[Action]:
+    def notable_actions(self) -> list[Action]:
         return [a for a in self.applied if not isinstance(a, WalkStoreCap)]
 
 
@@ -108,7 +108,7 @@ async def test_a_tick_hands_the_limits_on_also_when_all_is_ok() -> None:
     await machine.tick()
     assert [limits.enabled for limits in machine.limits] == [True, True]
     assert machine.limits[0].hard_limit == CEILING
-    assert machine.deeds == []
+    assert machine.notable_actions == []
 
 
 async def test_one_tick_unloads_until_the_soft_mark_and_no_further() -> None:
@@ -116,7 +116,7 @@ async def test_one_tick_unloads_until_the_soft_mark_and_no_further() -> None:
     machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2), model("c", 5 * GiB, 3))
     machine.footprint = int(9.2 * GiB)
     await machine.tick()
-    assert [a.model_id for a in machine.deeds if isinstance(a, Unload)] == ["a"]
+    assert [a.model_id for a in machine.notable_actions if isinstance(a, Unload)] == ["a"]
     assert machine.enforcer.latest is not None
     assert machine.enforcer.latest.decision.level is Level.OK
 
@@ -127,7 +127,7 @@ async def test_a_refused_unload_is_not_asked_for_again_in_the_same_tick() -> Non
     machine.footprint = int(9.9 * GiB)
     machine.effect = lambda action: Outcome(action, accepted=False)
     looks = await machine.tick()
-    assert [a.model_id for a in machine.deeds if isinstance(a, Unload)] == ["a", "b"]
+    assert [a.model_id for a in machine.notable_actions if isinstance(a, Unload)] == ["a", "b"]
     assert looks < MAX_LOOKS
 
 
@@ -149,13 +149,13 @@ async def test_an_action_that_raises_is_refused_and_the_others_go_on() -> None:
     machine.footprint = 13 * GiB
 
     def fail_first(action: Action) -> Outcome:
-        if len(machine.deeds) == 1:
+        if len(machine.notable_actions) == 1:
             raise RuntimeError("no")
         return Outcome(action)
 
     machine.effect = fail_first
     await machine.tick()
-    assert any(isinstance(a, MarkPendingUnload) for a in machine.deeds)
+    assert any(isinstance(a, MarkPendingUnload) for a in machine.notable_actions)
 
 
 async def test_uneventful_decisions_in_a_row_are_one_entry() -> None:

@@ -1,6 +1,6 @@
 from omlxd.enforcer import explain
 from omlxd.policy.decision import Decision
-from omlxd.policy.look import GuardState, Snapshot
+from omlxd.policy.observation import GuardState, Snapshot
 from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import AllocatorSample, MemoryReading, OsPressure
 from omlxd.policy.relief import decide
@@ -37,7 +37,7 @@ def test_an_aborted_request_is_told_usage_limit_mark_term_and_remedy() -> None:
     error = explain.aborted(decision(int(9.8 * GiB), CUSTOM))
     assert error.code == "memory_pressure_aborted"
     assert error.retry_after == 10.0
-    assert error.facts == {
+    assert error.details == {
         "usage_bytes": int(9.8 * GiB),
         "estimate_bytes": None,
         "limit_bytes": int(9.7 * GiB),
@@ -58,8 +58,8 @@ def test_in_an_emergency_the_mark_is_the_ceiling_itself() -> None:
 def test_a_request_that_waited_is_told_of_the_soft_mark() -> None:
     error = explain.waited(decision(int(9.2 * GiB), CUSTOM), 300.4)
     assert error.code == "memory_pressure"
-    assert error.facts["mark"] == "soft"
-    assert error.facts["waited_seconds"] == 300.4
+    assert error.details["mark"] == "soft"
+    assert error.details["waited_seconds"] == 300.4
     assert "300 s" in error.message
 
 
@@ -67,8 +67,8 @@ def test_below_the_soft_mark_a_request_waits_for_the_resume_mark() -> None:
     """Each names ... the mark that tripped: never a limit that usage is below of."""
     paused = GuardState(Level.SOFT, pause=Pause.LEVEL)
     error = explain.waited(decision(int(8.9 * GiB), CUSTOM, state=paused), 300)
-    assert (error.facts["mark"], error.facts["limit_bytes"]) == ("resume", 9 * GiB - GiB // 5)
-    assert error.facts["usage_bytes"] >= error.facts["limit_bytes"]
+    assert (error.details["mark"], error.details["limit_bytes"]) == ("resume", 9 * GiB - GiB // 5)
+    assert error.details["usage_bytes"] >= error.details["limit_bytes"]
     assert "8.9GB is in use, and new requests start below 8.8GB" in error.message
     assert error.message.endswith("set by the custom limit). Raise the custom ceiling.")
 
@@ -77,9 +77,9 @@ def test_a_system_short_of_memory_is_named_with_its_own_remedy() -> None:
     """Each names ... the mark that tripped, the binding term and its remedy"""
     critical = decision(4 * GiB, GuardPolicy(), os_pressure=OsPressure.CRITICAL)
     error = explain.waited(critical, 300)
-    assert (error.facts["mark"], error.facts["binding"]) == ("os_pressure", "os_pressure")
-    assert (error.facts["limit_bytes"], error.facts["usage_bytes"]) == (None, 4 * GiB)
-    assert error.facts["remedy"] == "Close other apps or unload models."
+    assert (error.details["mark"], error.details["binding"]) == ("os_pressure", "os_pressure")
+    assert (error.details["limit_bytes"], error.details["usage_bytes"]) == (None, 4 * GiB)
+    assert error.details["remedy"] == "Close other apps or unload models."
     assert "system as a whole is critically short of memory" in error.message
     assert "tier" not in error.message
 
@@ -91,5 +91,5 @@ def test_with_usage_over_a_mark_too_the_mark_is_told() -> None:
 
 def test_the_remedy_follows_the_binding_term() -> None:
     error = explain.load_aborted(decision(60 * GiB, GuardPolicy(tier=Tier.SAFE)))
-    assert error.facts["binding"] == "static"
-    assert error.facts["remedy"] in error.message
+    assert error.details["binding"] == "static"
+    assert error.details["remedy"] in error.message

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlxd.engine.handle import Phase
+from omlxd.engine.handle import RequestPhase
 from omlxd.errors import MemoryPressure
 from omlxd.policy.ceiling import Limits
 from tests.support.fake_backend import sequence
@@ -36,7 +36,7 @@ async def test_what_a_pause_held_until_its_deadline_fails_and_what_runs_goes_on(
     assert rig.engine.fail_queued(300.0, late) == 1
     with pytest.raises(MemoryPressure, match="It waited"):
         await anext(held)
-    assert running.phase is not Phase.QUEUED
+    assert running.phase is not RequestPhase.QUEUED
     assert not running.over
     assert rig.engine.fail_queued(300.0, late) == 0
     assert await rig.engine.stop(5)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from omlxd.backend.sequence import FinishReason, NewToken
-from omlxd.engine.handle import Engine, Generation, Phase, PromptProgress, TokensArrived
+from omlxd.engine.handle import Engine, Generation, PromptProgress, RequestPhase, TokensArrived
 from omlxd.engine.options import EngineOptions
 from omlxd.errors import (
     EngineDied,
@@ -96,8 +96,8 @@ async def test_a_load_reports_bytes_and_facts(rig: Rig) -> None:
     ticket = rig.engine.load("m", "/m")
     assert ticket.total_bytes is None
     assert await ticket.size() == 3000
-    facts = await ticket.result()
-    assert facts.weights_bytes == 3000
+    info = await ticket.result()
+    assert info.weights_bytes == 3000
     assert (ticket.loaded_bytes, ticket.total_bytes) == (3000, 3000)
 
 
@@ -107,7 +107,7 @@ async def test_a_broken_model_says_so_and_leaves_nothing(rig: Rig) -> None:
     with pytest.raises(ModelBroken, match="truncated"):
         await rig.engine.load("m", "/m").result()
     sample = await rig.engine.sample()
-    assert (sample.active, sample.pool) == (0, 0)
+    assert (sample.active, sample.buffer_cache) == (0, 0)
 
 
 async def test_a_cancelled_load_ends_at_the_next_piece(rig: Rig) -> None:
@@ -136,21 +136,23 @@ async def test_unload_says_what_came_free_and_ends_requests(rig: Rig) -> None:
     assert await rig.engine.unload("m") == 0
 
 
-def phase_in(rig: Rig, request_id: str) -> Phase | None:
+def phase_in(rig: Rig, request_id: str) -> RequestPhase | None:
     """Where the device thread has a request; None before it has met it."""
     batches = rig.backend.models["/m"].batches
     batch = batches[0] if batches else None
     if batch is None or not batch.said:
         return None
     if batch.said.get(request_id):
-        return Phase.DECODE
+        return RequestPhase.DECODE
     if request_id not in batch.sequences:
-        return Phase.QUEUED
-    return Phase.PREFILL if batch.done[request_id] else None
+        return RequestPhase.QUEUED
+    return RequestPhase.PREFILL if batch.done[request_id] else None
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-async def test_a_cancel_acts_at_the_next_step_whatever_the_phase(rig: Rig, phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(RequestPhase))
+async def test_a_cancel_acts_at_the_next_step_whatever_the_phase(
+    rig: Rig, phase: RequestPhase
+) -> None:
     """T42"""
     await rig.engine.load("m", "/m").result()
     gate = threading.Event()
@@ -161,9 +163,9 @@ async def test_a_cancel_acts_at_the_next_step_whatever_the_phase(rig: Rig, phase
 
     rig.backend.on = stop_in_phase
     others = [rig.engine.submit("m", sequence(f"o{n}", max_tokens=100)) for n in range(2)]
-    if phase is not Phase.QUEUED:
+    if phase is not RequestPhase.QUEUED:
         others.pop().cancel()
-    prompt = range(1000) if phase is Phase.PREFILL else (1, 2)
+    prompt = range(1000) if phase is RequestPhase.PREFILL else (1, 2)
     victim = rig.engine.submit("m", sequence("v", tuple(prompt), max_tokens=10**9))
     await rig.at_gate()
     assert victim.phase is phase
@@ -183,9 +185,9 @@ async def test_a_cancelled_request_raises_the_error_it_was_given(rig: Rig) -> No
     await rig.engine.load("m", "/m").result()
     generation = rig.engine.submit("m", sequence("a", max_tokens=10**9))
     await anext(generation)
-    assert rig.engine.abort("other", lambda: MemoryPressureAborted("x")) == 0
-    assert rig.engine.abort(None, lambda: MemoryPressureAborted("no memory")) == 1
-    assert rig.engine.abort(None, lambda: MemoryPressureAborted("no memory")) == 0
+    assert rig.engine.abort("other", MemoryPressureAborted("x")) == 0
+    assert rig.engine.abort(None, MemoryPressureAborted("no memory")) == 1
+    assert rig.engine.abort(None, MemoryPressureAborted("no memory")) == 0
     with pytest.raises(MemoryPressureAborted):
         await tokens_of(generation)
     await generation.closed()
@@ -272,7 +274,7 @@ async def test_views_show_each_request_with_phase_and_age(rig: Rig) -> None:
     rig.clock.advance(2.5)
     views = rig.engine.requests()
     assert [(v.id, v.phase, v.age, v.prompt_total) for v in views] == [
-        (f"r{n}", Phase.QUEUED, 2.5, 3) for n in range(3)
+        (f"r{n}", RequestPhase.QUEUED, 2.5, 3) for n in range(3)
     ]
     gate.set()
 
@@ -311,7 +313,7 @@ async def test_requests_that_end_together_have_an_error_each(by: str) -> None:
     gate = rig.close_gate()
     generations = [rig.engine.submit("m", sequence(name, max_tokens=9)) for name in "ab"]
     if by == "abort":
-        assert rig.engine.abort(None, lambda: MemoryPressureAborted("no memory")) == 2
+        assert rig.engine.abort(None, MemoryPressureAborted("no memory")) == 2
     else:
         rig.backend.plan("/m").step_error = EngineDied("the device is lost")
     gate.set()

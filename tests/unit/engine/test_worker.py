@@ -9,6 +9,7 @@ import pytest
 
 from omlxd.engine.inbox import Inbox
 from omlxd.engine.messages import (
+    BufferCacheReclaimed,
     Cancel,
     CancelLoad,
     Command,
@@ -17,8 +18,7 @@ from omlxd.engine.messages import (
     LoadFailed,
     LoadFinished,
     LoadProgress,
-    PoolReclaimed,
-    ReclaimPool,
+    ReclaimBufferCache,
     RequestEnded,
     Sampled,
     SetLimits,
@@ -419,25 +419,25 @@ def test_reclaim_acts_at_the_next_step_boundary_under_load() -> None:
     rig.submit("a", "r")
     rig.turns()
     rig.backend.pool = 500
-    rig.send(ReclaimPool(when_idle=False), ReclaimPool(when_idle=False))
-    assert [e.freed_bytes for e in only(PoolReclaimed, rig.turns())] == [500]
+    rig.send(ReclaimBufferCache(when_idle=False), ReclaimBufferCache(when_idle=False))
+    assert [e.freed_bytes for e in only(BufferCacheReclaimed, rig.turns())] == [500]
     assert rig.backend.trail[-2:] == [("reclaim", ""), ("step", "/a")]
-    assert only(PoolReclaimed, rig.turns()) == []
+    assert only(BufferCacheReclaimed, rig.turns()) == []
 
 
 def test_an_idle_reclaim_waits_for_idle_and_stays_asked_for() -> None:
     rig = Rig().loaded("a")
     rig.submit("a", "r")
-    rig.send(ReclaimPool(when_idle=True))
+    rig.send(ReclaimBufferCache(when_idle=True))
     rig.turns(2)
-    rig.send(ReclaimPool(when_idle=False))
-    assert len(only(PoolReclaimed, rig.turns())) == 1
+    rig.send(ReclaimBufferCache(when_idle=False))
+    assert len(only(BufferCacheReclaimed, rig.turns())) == 1
     rig.turns()
     assert rig.backend.reclaims == 1
     rig.send(Cancel("r"))
-    assert len(only(PoolReclaimed, rig.turns())) == 1
+    assert len(only(BufferCacheReclaimed, rig.turns())) == 1
     rig.send(TakeSample())
-    assert only(PoolReclaimed, rig.turns()) == []
+    assert only(BufferCacheReclaimed, rig.turns()) == []
 
 
 def test_a_paused_admission_lets_running_requests_go_on_and_an_idle_model_start() -> None:

@@ -11,7 +11,7 @@ from omlxd.policy.actions import (
     DropImageCache,
     MarkPendingUnload,
     Outcome,
-    ReclaimPool,
+    ReclaimBufferCache,
     ShrinkRamCache,
     Unload,
 )
@@ -128,7 +128,7 @@ class ToyMachine:
         match action:
             case DropImageCache():
                 self.images = 0
-            case ReclaimPool():
+            case ReclaimBufferCache():
                 self.pool = 0
             case ShrinkRamCache(bytes=size):
                 return Outcome(action, freed=self._shrink(size))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from omlxd.policy.admission import (
     Admit,
     EvictFirst,
+    LoadContext,
     LoadNeed,
     LoadPlan,
-    LoadScene,
     RefusalKind,
     Refuse,
     Wait,
@@ -26,7 +26,9 @@ from tests.unit.policy.scene import CEILING, HARD, SOFT, ceilings, model
 
 
 def used(size: int, *, active: int | None = None) -> Usage:
-    return Usage(bytes=size, active=size if active is None else active, pool=0, footprint=size)
+    return Usage(
+        bytes=size, active=size if active is None else active, buffer_cache=0, footprint=size
+    )
 
 
 def plan(
@@ -38,13 +40,13 @@ def plan(
 ) -> LoadPlan:
     """``need`` bytes for model "new"; usage is what the models take unless given."""
     total = sum(m.bytes for m in models) if usage is None else usage
-    scene = LoadScene(models, used(total), **more)
+    scene = LoadContext(models, used(total), **more)
     return plan_load(LoadNeed("new", need), scene, bounds or ceilings())
 
 
 def test_a_model_that_fits_below_the_soft_mark_is_admitted_with_a_reservation() -> None:
     need = LoadNeed("new", 10 * GiB, 2 * GiB)
-    assert plan_load(need, LoadScene((), used(0)), ceilings()) == Admit(12 * GiB)
+    assert plan_load(need, LoadContext((), used(0)), ceilings()) == Admit(12 * GiB)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +136,9 @@ def test_what_is_leaving_is_not_taken_for_residue() -> None:
     leaving = model("a", 40, unloading=True, busy=True)
     bounds, usage = ceilings(), used(50 * GiB, active=40 * GiB)
     need = LoadNeed("new", HARD - 50 * GiB)
-    answer = plan_load(need, LoadScene((leaving,), usage, evicted=True), bounds)
+    answer = plan_load(need, LoadContext((leaving,), usage, evicted=True), bounds)
     assert answer == Wait("another model is being unloaded")
-    gone = LoadScene((), used(50 * GiB, active=0), evicted=True)
+    gone = LoadContext((), used(50 * GiB, active=0), evicted=True)
     assert plan_load(need, gone, bounds) == Admit(need.bytes)
 
 
@@ -153,15 +155,15 @@ def test_a_reservation_is_taken_so_two_loads_are_not_promised_the_same_memory() 
 def test_a_model_that_alone_reaches_the_hard_mark_is_never_loaded(need: int, refused: bool) -> None:
     """No eternal reload: a model is loaded only if, alone, its weights and headroom stay below
     the hard mark."""
-    answer = plan_load(LoadNeed("new", need - GiB, GiB), LoadScene((), used(0)), ceilings())
+    answer = plan_load(LoadNeed("new", need - GiB, GiB), LoadContext((), used(0)), ceilings())
     assert isinstance(answer, Refuse) is refused
     if isinstance(answer, Refuse):
         assert answer.kind is RefusalKind.MODEL_TOO_LARGE
         assert (answer.mark, answer.binding) == ("hard", "custom")
         assert answer.remedy == "Raise the custom ceiling."
-        assert answer.facts["limit_bytes"] == HARD
-        assert answer.facts["ceiling_bytes"] == CEILING
-        assert answer.facts["weights_bytes"] + answer.facts["headroom_bytes"] == need
+        assert answer.details["limit_bytes"] == HARD
+        assert answer.details["ceiling_bytes"] == CEILING
+        assert answer.details["weights_bytes"] + answer.details["headroom_bytes"] == need
 
 
 def test_what_other_apps_take_now_never_makes_a_model_too_large() -> None:
@@ -182,15 +184,15 @@ def test_pinned_models_in_the_way_are_named_in_the_remedy() -> None:
     assert isinstance(answer, Refuse)
     assert answer.kind is RefusalKind.INSUFFICIENT_MEMORY
     assert answer.remedy.startswith("Unpin or unload a pinned model.")
-    assert answer.facts["pinned_bytes"] == 60 * GiB
+    assert answer.details["pinned_bytes"] == 60 * GiB
 
 
 def test_residue_of_what_was_just_unloaded_does_not_refuse() -> None:
     """if something was evicted in this call, retest with max(active, tracked), since the footprint
     may still show residue"""
-    residue = Usage(bytes=70 * GiB, active=GiB, pool=0, footprint=70 * GiB)
-    before = plan_load(LoadNeed("new", 60 * GiB), LoadScene((), residue), ceilings())
-    after = plan_load(LoadNeed("new", 60 * GiB), LoadScene((), residue, evicted=True), ceilings())
+    residue = Usage(bytes=70 * GiB, active=GiB, buffer_cache=0, footprint=70 * GiB)
+    before = plan_load(LoadNeed("new", 60 * GiB), LoadContext((), residue), ceilings())
+    after = plan_load(LoadNeed("new", 60 * GiB), LoadContext((), residue, evicted=True), ceilings())
     assert isinstance(before, Refuse)
     assert after == Admit(60 * GiB)
 
@@ -277,7 +279,7 @@ def test_a_load_is_only_promised_what_is_there(
     need = mark + offset - in_use
     if need <= 0:
         return
-    scene = LoadScene(models, used(in_use))
+    scene = LoadContext(models, used(in_use))
     by_id = {m.id: m for m in models}
     for _ in range(len(models) + 1):
         match plan_load(LoadNeed("new", need), scene, ceilings()):
@@ -291,7 +293,7 @@ def test_a_load_is_only_promised_what_is_there(
                     gone = by_id[name]
                     assert not any((gone.busy, gone.pinned, gone.loading, gone.unloading))
                 kept = tuple(m for m in scene.models if m.id not in victims)
-                scene = LoadScene(kept, used(sum(m.bytes for m in kept)))
+                scene = LoadContext(kept, used(sum(m.bytes for m in kept)))
             case Wait(drain=drain):
                 assert not any(by_id[name].pinned for name in drain)
                 return
@@ -319,8 +321,8 @@ def test_victims_are_the_smallest_harm(models: tuple[ModelView, ...], excess: in
 
 def test_what_the_allocator_pools_is_not_in_the_way_of_a_load() -> None:
     """It is given back before the load begins, so a swollen pool refuses and evicts nothing."""
-    swollen = Usage(bytes=CEILING - 1, active=5 * GiB, pool=80 * GiB, footprint=CEILING - 1)
-    scene = LoadScene((model("a", 5),), swollen)
+    swollen = Usage(bytes=CEILING - 1, active=5 * GiB, buffer_cache=80 * GiB, footprint=CEILING - 1)
+    scene = LoadContext((model("a", 5),), swollen)
     assert plan_load(LoadNeed("new", 10 * GiB), scene, ceilings()) == Admit(10 * GiB)
 
 
@@ -329,26 +331,26 @@ def test_on_old_numbers_a_load_waits_and_nothing_is_refused_or_evicted(
     more: dict[str, Any],
 ) -> None:
     """nothing is refused or aborted on the old numbers"""
-    stale = Usage(bytes=CEILING - 1, active=None, pool=None, footprint=CEILING - 1)
-    scene = LoadScene((model("a", 5, **more),), stale)
+    stale = Usage(bytes=CEILING - 1, active=None, buffer_cache=None, footprint=CEILING - 1)
+    scene = LoadContext((model("a", 5, **more),), stale)
     need = LoadNeed("new", 10 * GiB)
     assert plan_load(need, scene, ceilings()) == Wait("the allocator's numbers are old")
 
 
 def test_on_old_numbers_nothing_goes_for_the_sake_of_the_soft_mark() -> None:
     """nothing is refused or aborted on the old numbers"""
-    stale = Usage(bytes=SOFT - 5 * GiB, active=None, pool=None, footprint=SOFT - 5 * GiB)
-    answer = plan_load(LoadNeed("new", 10 * GiB), LoadScene((model("a", 5),), stale), ceilings())
+    stale = Usage(bytes=SOFT - 5 * GiB, active=None, buffer_cache=None, footprint=SOFT - 5 * GiB)
+    answer = plan_load(LoadNeed("new", 10 * GiB), LoadContext((model("a", 5),), stale), ceilings())
     assert answer == Wait("the allocator's numbers are old")
 
 
 def test_on_old_numbers_a_load_that_fits_all_the_same_is_admitted() -> None:
     """the footprint alone still sets the level; a pool of unknown size counts as used"""
-    stale = Usage(bytes=5 * GiB, active=None, pool=None, footprint=5 * GiB)
+    stale = Usage(bytes=5 * GiB, active=None, buffer_cache=None, footprint=5 * GiB)
     need = LoadNeed("new", 10 * GiB)
-    assert plan_load(need, LoadScene((model("a", 5),), stale), ceilings()) == Admit(10 * GiB)
+    assert plan_load(need, LoadContext((model("a", 5),), stale), ceilings()) == Admit(10 * GiB)
     stale = replace(stale, bytes=SOFT - 5 * GiB)
-    busy = LoadScene((model("a", 5, busy=True),), stale)
+    busy = LoadContext((model("a", 5, busy=True),), stale)
     assert plan_load(need, busy, ceilings()) == Admit(10 * GiB)
     too_large = plan_load(LoadNeed("new", CEILING), busy, ceilings())
     assert isinstance(too_large, Refuse)

@@ -10,7 +10,7 @@ from omlxd.policy.batching import (
     LONGEST_HOLD,
     QUIET,
     QUIET_SHARE,
-    Gathering,
+    BatchWindow,
     hold_seconds,
     joined,
 )
@@ -33,7 +33,7 @@ def test_the_first_waits_for_those_on_their_way() -> None:
 
 def test_the_wait_ends_when_no_more_come() -> None:
     two = joined(joined(None, 5.0, LONG), 5.01, LONG)
-    assert two == Gathering(5.0, 5.01, 2 * LONG)
+    assert two == BatchWindow(5.0, 5.01, 2 * LONG)
     assert math.isclose(hold_seconds(two, 5.02, coming=0), QUIET - 0.01)
     assert hold_seconds(two, 5.01 + QUIET, coming=0) == 0.0
 

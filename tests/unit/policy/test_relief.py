@@ -9,7 +9,7 @@ from omlxd.policy.actions import (
     IdleReclaim,
     MarkPendingUnload,
     Outcome,
-    ReclaimPool,
+    ReclaimBufferCache,
     ReturnFreePages,
     ShrinkRamCache,
     Unload,
@@ -144,7 +144,7 @@ def test_a_swollen_pool_is_returned_before_anything_is_given_up() -> None:
     store caps, end the tick. Nothing destructive happens."""
     toy = machine(HARD, model("a"), model("b"), pool=2 * GiB + 1, cached=GiB)
     first, last = toy.tick()
-    assert (first.rule, first.actions) == ("defer_to_pool", (ReclaimPool(),))
+    assert (first.rule, first.actions) == ("defer_to_pool", (ReclaimBufferCache(),))
     assert (last.rule, last.actions) == ("end_deferred_tick", (DOWN,))
     assert last.next_state.deferrals == 1
     assert names(toy) == {"a", "b"}
@@ -156,7 +156,7 @@ def test_a_pool_at_its_floor_is_left_alone(level: Level) -> None:
     usage = SOFT if level is Level.SOFT else HARD
     toy = machine(usage, model("a", busy=True), pool=2 * GiB)
     toy.tick()
-    assert ReclaimPool() not in toy.done
+    assert ReclaimBufferCache() not in toy.done
 
 
 def test_five_polls_of_an_episode_defer_at_most() -> None:
@@ -187,7 +187,7 @@ def test_a_reclaim_that_nobody_takes_falls_through() -> None:
     """A request that no scheduler takes falls through."""
     scene = snapshot(SOFT + 1, [model("a", last_used=1.0), model("b")], pool=3 * GiB)
     first = decide(GuardState(), scene, POLICY)
-    refused = replace(scene, outcomes=(Outcome(ReclaimPool(), accepted=False),))
+    refused = replace(scene, outcomes=(Outcome(ReclaimBufferCache(), accepted=False),))
     second = decide(first.next_state, refused, POLICY)
     assert second.actions == (Unload("b", 10 * GiB),)
     assert second.next_state.deferrals == 0
@@ -220,7 +220,7 @@ def test_at_hard_the_hot_cache_shrinks_to_the_soft_mark() -> None:
     toy = machine(HARD, model("a"), cached=20 * GiB)
     shrink, give, last = toy.tick()
     assert shrink.actions == (ShrinkRamCache(HARD - SOFT),)
-    assert give.actions == (ReturnFreePages(), ReclaimPool())
+    assert give.actions == (ReturnFreePages(), ReclaimBufferCache())
     assert (last.level, last.actions) == (Level.SOFT, (DOWN,))
     assert names(toy) == {"a"}
 
@@ -228,7 +228,7 @@ def test_at_hard_the_hot_cache_shrinks_to_the_soft_mark() -> None:
 def test_the_pool_is_reclaimed_however_little_was_dropped() -> None:
     """ask for a pool reclaim if something was freed or the pool is above 2 GiB"""
     _, give, *_ = machine(HARD, model("a", busy=True), cached=GiB).tick()
-    assert give.actions == (ReturnFreePages(), ReclaimPool())
+    assert give.actions == (ReturnFreePages(), ReclaimBufferCache())
 
 
 def test_the_level_may_fall_to_ok_after_the_hot_cache_shrank() -> None:
@@ -253,7 +253,7 @@ def test_a_swollen_pool_is_reclaimed_at_hard_though_nothing_was_dropped() -> Non
     toy = machine(HARD, model("a", busy=True), pool=3 * GiB)
     toy.state = GuardState(Level.HARD, deferrals=5)
     toy.tick()
-    assert toy.done[0] == ReclaimPool()
+    assert toy.done[0] == ReclaimBufferCache()
     assert ReturnFreePages() not in toy.done
 
 

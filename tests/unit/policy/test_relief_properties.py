@@ -12,7 +12,7 @@ from omlxd.policy.actions import (
     Action,
     MarkPendingUnload,
     Outcome,
-    ReclaimPool,
+    ReclaimBufferCache,
     ShrinkRamCache,
     Unload,
     WalkStoreCap,
@@ -212,7 +212,7 @@ def test_a_tick_never_repeats_itself_and_ends(toy: ToyMachine) -> None:
 
 
 def _freed_nothing(action: Action) -> Outcome:
-    return Outcome(action, accepted=not isinstance(action, ReclaimPool), freed=0)
+    return Outcome(action, accepted=not isinstance(action, ReclaimBufferCache), freed=0)
 
 
 @given(machines())

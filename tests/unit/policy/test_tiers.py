@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from omlxd.policy.tiers import (
+    BUFFER_CACHE_FLOOR,
     EMERGENCY_OVER_BYTES,
     EMERGENCY_OVER_POLLS,
     FULL_CHUNK_TOKENS,
@@ -14,7 +15,6 @@ from omlxd.policy.tiers import (
     POLL_EMPTY,
     POLL_LOADED,
     POLL_PRESSURE,
-    POOL_RECLAIM_FLOOR,
     SAFE_ZONE_RATIO,
     STORE_FLUSH_LIMIT,
     TIERS,
@@ -81,7 +81,7 @@ def test_the_other_constants_are_as_specified() -> None:
     1 s / 10 s / 30 s. Activity hint at least 2 s."""
     assert (SAFE_ZONE_RATIO, MIN_CHUNK_TOKENS, FULL_CHUNK_TOKENS) == (0.89, 256, 2048)
     assert (2 * GiB, 2) == (EMERGENCY_OVER_BYTES, EMERGENCY_OVER_POLLS)
-    assert (2 * GiB, 5) == (POOL_RECLAIM_FLOOR, MAX_DEFERRALS)
+    assert (2 * GiB, 5) == (BUFFER_CACHE_FLOOR, MAX_DEFERRALS)
     assert (512 * MiB, 5.0) == (HOT_CACHE_SLACK, STORE_FLUSH_LIMIT)
     assert (POLL_PRESSURE, POLL_LOADED, POLL_EMPTY, HINT_MINIMUM) == (1.0, 10.0, 30.0, 2.0)
 

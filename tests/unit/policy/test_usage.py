@@ -11,7 +11,7 @@ from tests.unit.policy.scene import reading
 
 
 def taken(now: float, active: int = 0, pool: int = 0) -> AllocatorSample:
-    return AllocatorSample(taken_at=now, active=active, pool=pool, peak=active)
+    return AllocatorSample(taken_at=now, active=active, buffer_cache=pool, peak=active)
 
 
 @pytest.mark.parametrize(("active", "footprint"), [(10, 12), (12, 10), (7, 7)])
@@ -90,7 +90,7 @@ def test_an_old_sample_loses_its_terms(late: float, kept: bool) -> None:
     assert (fresh_sample(sample, late) is sample) is kept
     usage, _ = measure_usage(reading(late, footprint=20 * GiB), sample, ReleaseWindow(), late)
     assert usage.bytes == (50 * GiB if kept else 20 * GiB)
-    assert usage.pool == (9 * GiB if kept else None)
+    assert usage.buffer_cache == (9 * GiB if kept else None)
     assert usage.fresh is kept
 
 

@@ -7,13 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelLoadCancelled, OmlxdError
-from omlxd.policy.ceiling import Ceilings
-from omlxd.policy.readings import AllocatorSample, MemoryReading
-from omlxd.policy.tiers import Tier
-from omlxd.policy.usage import Usage
-from omlxd.pool.catalog import (
+from omlxd.library.catalog import (
     CatalogModel,
     ModelKind,
     RootScan,
@@ -21,9 +17,14 @@ from omlxd.pool.catalog import (
     RootStatus,
     merge,
 )
+from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.memory_state import MemoryState
+from omlxd.policy.readings import AllocatorSample, MemoryReading
+from omlxd.policy.tiers import Tier
+from omlxd.policy.usage import Usage
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
-from omlxd.pool.protocol import MemoryView, PoolPorts
+from omlxd.pool.protocol import PoolPorts
 from tests.support.at_once import AtOnce
 
 MiB = 1024**2
@@ -83,13 +84,13 @@ class FakeTicket:
     loaded_bytes: int | None = None
     total_bytes: int | None = None
     cancelled: bool = False
-    answer: asyncio.Future[ModelFacts] = field(default_factory=asyncio.Future)
+    answer: asyncio.Future[ModelInfo] = field(default_factory=asyncio.Future)
     sized: asyncio.Future[int] = field(default_factory=asyncio.Future)
 
     async def size(self) -> int:
         return await asyncio.shield(self.sized)
 
-    async def result(self) -> ModelFacts:
+    async def result(self) -> ModelInfo:
         return await asyncio.shield(self.answer)
 
     def cancel(self) -> None:
@@ -101,7 +102,7 @@ class FakeTicket:
             self.sized.set_result(self.total)
 
     def finish(self) -> None:
-        self.answer.set_result(ModelFacts(self.total, 100, ("KVCache",)))
+        self.answer.set_result(ModelInfo(self.total, 100, ("KVCache",)))
 
     def fail(self, error: Exception) -> None:
         self.answer.set_exception(error)
@@ -157,7 +158,7 @@ class FakeEngine:
             ticket.finish()
         return ticket
 
-    def _loaded(self, model_id: str, done: asyncio.Future[ModelFacts]) -> None:
+    def _loaded(self, model_id: str, done: asyncio.Future[ModelInfo]) -> None:
         if done.exception() is None:
             self.resident.add(model_id)
             self.most_resident = max(self.most_resident, len(self.resident))
@@ -177,8 +178,8 @@ class FakeEngine:
         assert model_id in self.resident, "submitted to a model that is not loaded"
         return FakeGeneration(sequence)
 
-    def abort(self, model_id: str | None, make_error: Callable[[], OmlxdError]) -> int:
-        self.aborts.append((model_id, make_error()))
+    def abort(self, model_id: str | None, error: OmlxdError) -> int:
+        self.aborts.append((model_id, error))
         return 1
 
     def reclaim(self, *, when_idle: bool) -> None:
@@ -272,13 +273,16 @@ class FakeMachine:
         assert self.engine is not None
         return self.used() + self.residue + self.engine.pool
 
-    def memory(self) -> MemoryView:
+    def memory(self) -> MemoryState:
         assert self.engine is not None
         self.most = max(self.most, self.used())
         usage = Usage(
-            bytes=self.usage(), active=self.used(), pool=self.engine.pool, footprint=self.usage()
+            bytes=self.usage(),
+            active=self.used(),
+            buffer_cache=self.engine.pool,
+            footprint=self.usage(),
         )
-        return MemoryView(
+        return MemoryState(
             usage,
             self.ceilings,
             paused=self.paused,

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from omlxd.errors import ModelBroken, ModelLoadFailed, StateUnwritable
-from omlxd.pool.catalog import CatalogModel, ModelKind
+from omlxd.library.catalog import CatalogModel, ModelKind
 from omlxd.pool.ledger import Ledger
-from omlxd.pool.remembered import Remembered
-from omlxd.pool.sizes import SizeBook
-from omlxd.pool.timing import Alarm
+from omlxd.pool.measured_sizes import MeasuredSizes
+from omlxd.pool.remembered import StateFile
 from omlxd.pool.tokenizers import RETRY_AFTER, TokenizerCache
+from omlxd.timing import Alarm
 from tests.unit.pool.fakes import FakeTime, House, a_model, settle
 
 
@@ -59,13 +59,13 @@ def test_what_is_promised_and_not_allocated_is_outstanding() -> None:
 
 
 def test_a_measured_size_counts_only_for_the_same_files() -> None:
-    sizes = SizeBook()
+    sizes = MeasuredSizes()
     model, changed = a_model("m", size=100), a_model("m", size=100, fingerprint="2")
     assert (sizes.measured(model), sizes.expected(model)) == (None, 100)
     assert sizes.note(model, 130)
     assert not sizes.note(model, 130)
     assert (sizes.expected(model), sizes.expected(changed)) == (130, 100)
-    restored = SizeBook()
+    restored = MeasuredSizes()
     restored.restore({**sizes.to_json(), "bad": 5, "worse": {"bytes": -1, "fingerprint": ""}})
     assert restored.to_json() == sizes.to_json()
 
@@ -74,7 +74,7 @@ def test_vision_parts_that_are_not_loaded_are_not_counted() -> None:
     base = a_model("m", size=100)
     fields = {name: getattr(base, name) for name in CatalogModel.__slots__}
     model = CatalogModel(**{**fields, "kind": ModelKind.VISION_LANGUAGE, "vision_bytes": 30})
-    assert SizeBook().expected(model) == 70
+    assert MeasuredSizes().expected(model) == 70
 
 
 async def test_a_failed_tokenizer_load_is_told_to_all_and_tried_again() -> None:
@@ -117,7 +117,7 @@ async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> N
     assert len({id(error) for error in (first, beside, again)}) == 3
     for error in (first, beside, again):
         assert error.message == "Model 'm' cannot be loaded: tokenizer.json is damaged"
-        assert error.facts == {"file": "tokenizer.json"}
+        assert error.details == {"file": "tokenizer.json"}
     time.now += 0.2
     assert cache.failure(a_model("m")) is not None
     await failure()
@@ -130,7 +130,7 @@ async def test_what_cannot_be_remembered_is_told_once_and_is_no_lost_exception(
     lost: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
     (tmp_path / "full").write_text("")
-    file = Remembered(tmp_path / "full", "sizes.json")
+    file = StateFile(tmp_path / "full", "sizes.json")
     file.write({})
     await file.flush()
     with pytest.raises(StateUnwritable):
@@ -158,7 +158,7 @@ async def test_what_was_wrong_with_a_tokenizer_is_known_until_one_is_read() -> N
     time.now += 2 * RETRY_AFTER
     kept = cache.failure(m)
     assert kept is not None
-    assert (kept[0].facts, kept[1]) == ({"file": "tokenizer.json"}, 0.0)
+    assert (kept[0].details, kept[1]) == ({"file": "tokenizer.json"}, 0.0)
     cache.forget_failures(but=[m.fingerprint])
     assert cache.failure(other) is None
     whole.set()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlxd.engine.messages import ModelFacts
+from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelLoadFailed
 from omlxd.pool.entry import (
     Absent,
@@ -35,7 +35,7 @@ from omlxd.pool.entry import (
     step,
 )
 
-FACTS = ModelFacts(10, 100, ())
+FACTS = ModelInfo(10, 100, ())
 WHY = ModelLoadFailed("no")
 R = DrainReason
 

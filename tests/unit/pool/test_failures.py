@@ -39,5 +39,5 @@ def test_the_model_and_the_file_are_named_without_a_path(
 ) -> None:
     """T61"""
     shown = without_paths(error, a_model("org/m"))
-    assert (type(shown), shown.message, shown.facts) == (type(error), message, facts)
+    assert (type(shown), shown.message, shown.details) == (type(error), message, facts)
     assert shown.retry_after == error.retry_after

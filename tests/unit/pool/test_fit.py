@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from omlxd.errors import InvalidRequest, ModelNotFound, ModelTooLarge
+from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.readings import MemoryReading
 from omlxd.policy.tiers import Tier
-from omlxd.pool.estimate import beside_weights, load_need
+from omlxd.pool.estimate import load_need, working_memory
 from omlxd.pool.fit import Verdict
-from omlxd.pool.options import ModelSettings, PoolOptions
-from omlxd.pool.sizes import SizeBook
+from omlxd.pool.measured_sizes import MeasuredSizes
+from omlxd.pool.options import PoolOptions
 from omlxd.units import GiB
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, ceilings, settle
 
@@ -31,11 +32,11 @@ def a_llama(name: str = "m", *, size: int = 100 * MiB):  # type: ignore[no-untyp
 
 
 def test_the_headroom_of_a_load_is_that_of_a_first_prefill() -> None:
-    need = load_need(a_llama(), SizeBook())
+    need = load_need(a_llama(), MeasuredSizes())
     assert need.weights_bytes == 100 * MiB
     # Keys and values of 4 layers with 2 heads of 64 elements, 2 bytes each, 2048 tokens.
     kv = 4 * 2 * 2 * 64 * 2 * 2048
-    beside = beside_weights(a_llama(), 2048).footprint
+    beside = working_memory(a_llama(), 2048).footprint
     assert beside is not None
     assert beside.kv == kv
     assert need.headroom_bytes == beside.bytes > kv
@@ -43,15 +44,15 @@ def test_the_headroom_of_a_load_is_that_of_a_first_prefill() -> None:
 
 def test_a_short_context_needs_less_headroom() -> None:
     short = replace(a_llama(), context_length=256)
-    assert load_need(short, SizeBook()).headroom_bytes < (
-        load_need(a_llama(), SizeBook()).headroom_bytes
+    assert load_need(short, MeasuredSizes()).headroom_bytes < (
+        load_need(a_llama(), MeasuredSizes()).headroom_bytes
     )
 
 
 def test_an_unknown_shape_gets_a_share_and_says_why() -> None:
     model = a_model("m", size=1000)
-    assert load_need(model, SizeBook()).headroom_bytes == 50
-    assert "not known" in (beside_weights(model, 10).unknown or "")
+    assert load_need(model, MeasuredSizes()).headroom_bytes == 50
+    assert "not known" in (working_memory(model, 10).unknown or "")
 
 
 async def test_what_fits_now_after_evictions_and_never() -> None:
@@ -93,8 +94,8 @@ async def test_pinned_models_and_other_programs_are_in_the_way_now() -> None:
 async def test_a_short_context_is_given_no_better_verdict_than_its_load() -> None:
     """A load has room for a first prompt, however short the ones to come."""
     model = a_llama("m")
-    alone = load_need(model, SizeBook())
-    work = beside_weights(model, 100).footprint
+    alone = load_need(model, MeasuredSizes())
+    work = working_memory(model, 100).footprint
     assert work is not None
     assert work.bytes < alone.headroom_bytes
     between = alone.weights_bytes + (work.bytes + alone.headroom_bytes) // 2
@@ -111,7 +112,7 @@ async def test_what_is_in_memory_needs_no_room_for_a_load() -> None:
     machine = FakeMachine(160 * MiB)
     house = House(model, machine=machine)
     await house.pool.load("m")
-    work = beside_weights(model, 100).footprint
+    work = working_memory(model, 100).footprint
     assert work is not None
     machine.ceilings = ceilings(int((100 * MiB + 2 * work.bytes) / 0.9))
     fit = house.pool.fit("m", context=100, concurrency=1)

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from omlxd.errors import MemoryPressure
+from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.actions import MarkPendingUnload
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
 
 ROOM = 160 * MiB

@@ -13,17 +13,18 @@ from omlxd.errors import (
     ModelLoadFailed,
     ModelTooLarge,
 )
+from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     DropImageCache,
     IdleReclaim,
     MarkPendingUnload,
-    ReclaimPool,
+    ReclaimBufferCache,
     Unload,
 )
 from omlxd.policy.readings import MemoryReading, OsPressure
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, ceilings, settle
 
 ROOM = 160 * MiB
@@ -164,7 +165,7 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
     second, third = house.use("b", "2"), house.use("c", "3")
     await house.time.pass_by(10)
     for use in (second, third):
-        assert use.error.facts == {
+        assert use.error.details == {
             "waited_seconds": 10.0,
             "usage_bytes": 100 * MiB,
             "estimate_bytes": 105 * MiB,
@@ -172,11 +173,11 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
             "mark": "hard",
             "ceiling_bytes": 160 * MiB,
             "binding": "static",
-            "remedy": use.error.facts["remedy"],
+            "remedy": use.error.details["remedy"],
         }
         for part in ("105.0MB", "100.0MB of 152.0MB", "hard mark", "static"):
             assert part in use.error.message
-        assert use.error.message.endswith(use.error.facts["remedy"])
+        assert use.error.message.endswith(use.error.details["remedy"])
     machine = house.machine
     assert machine is not None
     machine.paused = True
@@ -191,8 +192,8 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
         machine.others, machine.reading = others * MiB, reading
         use = house.use("small", mark)
         await house.time.pass_by(10)
-        assert (use.error.facts["mark"], use.error.facts["limit_bytes"]) == (mark, limit)
-        assert use.error.message.endswith(use.error.facts["remedy"])
+        assert (use.error.details["mark"], use.error.details["limit_bytes"]) == (mark, limit)
+        assert use.error.message.endswith(use.error.details["remedy"])
     await first.done()
 
 
@@ -205,9 +206,9 @@ async def test_a_model_that_can_never_fit_is_refused_at_once() -> None:
     assert error.retry_after is None
     for part in ("210.0MB", "152.0MB", "160.0MB", "hard", "static"):
         assert part in error.message
-    assert error.facts["limit_bytes"] == int(ROOM * 0.95)
-    assert error.facts["binding"]
-    assert error.facts["remedy"]
+    assert error.details["limit_bytes"] == int(ROOM * 0.95)
+    assert error.details["binding"]
+    assert error.details["remedy"]
     assert house.engine.tickets == []
     assert house.state("huge") == "absent"
 
@@ -629,14 +630,14 @@ async def test_loads_stopped_by_the_guard_tell_their_waiters_why() -> None:
     await settle()
     outcome = await house.pool.apply(
         AbortLoads(("a", "unknown")),
-        lambda: MemoryPressureAborted("hard", retry_after=3.0, mark="hard"),
+        MemoryPressureAborted("hard", retry_after=3.0, mark="hard"),
     )
     assert outcome.accepted
     assert house.pool.views()[0].load_aborting
     assert not (await house.pool.apply(AbortLoads(("a",)))).accepted
     await settle()
     assert isinstance(use.error, MemoryPressureAborted)
-    assert (use.error.message, use.error.facts) == ("hard", {"mark": "hard"})
+    assert (use.error.message, use.error.details) == ("hard", {"mark": "hard"})
     assert use.error.retry_after == 3.0
 
 
@@ -791,7 +792,7 @@ async def test_a_guard_that_only_watches_lets_every_load_go_and_says_what_it_wou
 
 async def test_what_is_not_about_models_is_not_for_the_pool() -> None:
     house = House()
-    for action in (DropImageCache(), AbortRequests(None), ReclaimPool(), IdleReclaim()):
+    for action in (DropImageCache(), AbortRequests(None), ReclaimBufferCache(), IdleReclaim()):
         assert not (await house.pool.apply(action)).accepted
     assert (house.engine.aborts, house.engine.reclaims) == ([], [])
 

@@ -16,8 +16,9 @@ from omlxd.errors import (
     QueueFull,
     ShuttingDown,
 )
-from omlxd.pool.catalog import BrokenModel
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.library.catalog import BrokenModel
+from omlxd.model_settings.options import ModelSettings
+from omlxd.pool.options import PoolOptions
 from tests.support.at_once import AtOnce
 from tests.unit.pool.fakes import (
     FakeActivity,

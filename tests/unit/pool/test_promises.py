@@ -3,7 +3,8 @@
 import asyncio
 
 from omlxd.errors import ModelTooLarge
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.model_settings.options import ModelSettings
+from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeActivity, FakeMachine, House, MiB, a_model, settle
 
 

@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omlxd.errors import ModelLoadFailed, OmlxdError
+from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.actions import AbortLoads, MarkPendingUnload, Unload
-from omlxd.pool.options import ModelSettings, PoolOptions
+from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, Use, a_model, settle
 
 NAMES = ("a", "b", "c")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from omlxd.pool.timing import loop_call_later
+from omlxd.timing import loop_call_later
 from tests.support.at_once import AtOnce
 from tests.unit.pool.fakes import House, a_model, settle
 

@@ -43,7 +43,7 @@ def test_a_second_daemon_is_told_who_holds_the_folder_and_since_when(tmp_path: P
     with pytest.raises(AlreadyRunning) as caught:
         take_it(tmp_path)
     assert f"pid {os.getpid()} at http://127.0.0.1:8484, since 1970-01-01" in str(caught.value)
-    assert caught.value.facts["pid"] == os.getpid()
+    assert caught.value.details["pid"] == os.getpid()
     first.release()
     take_it(tmp_path).release()
 

@@ -7,8 +7,8 @@ import pytest
 from omlxd.api import key_file
 from omlxd.daemon import guard
 from omlxd.errors import ServiceFailed
-from omlxd.pool import settings
-from omlxd.pool.sizes import SIZES_FILE
+from omlxd.model_settings import settings
+from omlxd.pool.measured_sizes import SIZES_FILE
 from omlxd.service import last_exit, remembered, restarts, single_instance
 from omlxd.service.uninstall import STATE_FILES, Belongings, purge
 

@@ -1,0 +1,141 @@
+"""How the guard looks at machine, runtime and models, and what it says when looking changes."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Protocol
+
+import structlog
+
+from omlxd.backend.protocol import BackendInfo
+from omlxd.errors import OmlxdError
+from omlxd.host.clock import SleepWatch
+from omlxd.host.protocol import DeviceMemory, Host, RuntimeMemory
+from omlxd.policy.readings import AllocatorSample, MemoryReading, Source
+
+log = structlog.get_logger(__name__)
+
+FRESH = 0.1
+"""Seconds for which the device thread's last sample is as good as a new one."""
+SAMPLE_LIMIT = 0.1
+"""Seconds a tick waits for a new one; an idle device thread answers in well under one of them."""
+
+
+class SampledEngine(Protocol):
+    """The part of the engine that is looked at here."""
+
+    @property
+    def info(self) -> BackendInfo | None: ...
+
+    @property
+    def latest_sample(self) -> AllocatorSample | None: ...
+
+    async def sample(self) -> AllocatorSample: ...
+
+
+class HostReader:
+    """One caller of the host at a time; says when the machine slept or a source failed."""
+
+    def __init__(self, host: Host, sleep: SleepWatch, woke_up: Callable[[], None]) -> None:
+        """``woke_up`` is called from the reading's thread after the machine slept."""
+        self._host = host
+        self._sleep = sleep
+        self._woke_up = woke_up
+        self._degraded: tuple[str, ...] = ()
+        # Readings and the allocator's relief come from different threads of the loop's pool.
+        self._turn = threading.Lock()
+
+    def read(self, now: float) -> MemoryReading:
+        """In a thread. Raises what ``Host.read`` raises."""
+        with self._turn:
+            slept = self._sleep.slept()
+            reading = self._host.read(now)
+            if reading.degraded != self._degraded:
+                self._degraded = reading.degraded
+                write = log.warning if reading.degraded else log.info
+                write("reading_degraded", lines=list(reading.degraded))
+        if slept:
+            log.info("woke_up", slept_seconds=round(slept, 1))
+            self._woke_up()
+        return reading
+
+    def release_free_memory(self) -> int | None:
+        """In a thread: bytes that the C allocator gave back, None where it cannot tell."""
+        with self._turn:
+            return self._host.release_free_memory()
+
+    async def release(self) -> int | None:
+        return await asyncio.to_thread(self.release_free_memory)
+
+
+class AllocatorSampler:
+    """The runtime's numbers without ever calling it: samples of the device thread."""
+
+    def __init__(
+        self, engine: SampledEngine, clock: Callable[[], float], working: Callable[[], bool]
+    ) -> None:
+        """``working``: the device thread has work, so a sample comes with each step anyway."""
+        self._engine = engine
+        self._clock = clock
+        self._working = working
+
+    @property
+    def up(self) -> bool:
+        return self._engine.info is not None
+
+    @property
+    def latest(self) -> AllocatorSample | None:
+        """The last sample. Without work nothing has changed it since, so it is of now."""
+        latest = self._engine.latest_sample
+        if latest is None or self._working():
+            return latest
+        return replace(latest, taken_at=self._clock())
+
+    async def sample(self) -> AllocatorSample | None:
+        """Fresh when the device thread is idle, else its last; never waits for a step."""
+        engine = self._engine
+        latest = engine.latest_sample
+        if latest is None or self._working() or self._clock() - latest.taken_at <= FRESH:
+            return latest
+        try:
+            async with asyncio.timeout(SAMPLE_LIMIT):
+                return await engine.sample()
+        except (TimeoutError, OmlxdError):
+            return engine.latest_sample
+
+    def memory(self) -> RuntimeMemory:
+        """What the host layer asks of the runtime."""
+        return RuntimeMemory(working_set=self._working_set, device=self._device)
+
+    def _working_set(self) -> int | None:
+        info = self._engine.info
+        return None if info is None else info.recommended_working_set
+
+    def _device(self) -> DeviceMemory | None:
+        info, sample = self._engine.info, self._engine.latest_sample
+        if info is None or not info.own_memory or info.memory_total is None or sample is None:
+            return None
+        return DeviceMemory(
+            taken_at=sample.taken_at,
+            total=info.memory_total,
+            free=sample.device_free,
+            used=sample.active + sample.buffer_cache,
+        )
+
+
+def with_footprints(
+    reading: MemoryReading, footprint: int | None, graphics: int | None, now: float
+) -> MemoryReading:
+    """``reading`` with the own footprint of ``now`` and the graphics part of that instant."""
+    if footprint is None:
+        return reading
+    source = Source("own footprint", now)
+    sources = {**reading.sources, "footprint": source, "graphics_footprint": source}
+    return replace(
+        reading,
+        footprint=footprint,
+        graphics_footprint=graphics,
+        sources=MappingProxyType(sources),
+    )
