@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -223,6 +224,12 @@ class Device:
             return None
         return self.fail(record, error)
 
+    def end_eviction(self, record: ModelRecord, freed: int) -> None:
+        """Report what came free, if the model was to make room for a load."""
+        eviction, record.eviction = record.eviction, None
+        if eviction is not None:
+            self._ports.on_eviction(replace(eviction, freed=freed))
+
     def fail(self, record: ModelRecord, error: OmlxdError) -> OmlxdError:
         """From Queued or Loading to Failed; gives the error as its clients get it."""
         record.failures += 1
@@ -251,6 +258,7 @@ class Device:
             log.warning("model_unload_refused", model=record.id, code=error.code)
         log.info("model_unloaded", model=record.id, freed_bytes=freed)
         record.happen(Unloaded())
+        self.end_eviction(record, freed)
         for waiting in record.unloaded:
             if not waiting.done():
                 waiting.set_result(freed)

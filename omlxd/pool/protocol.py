@@ -9,6 +9,7 @@ from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import Generation
 from omlxd.engine.messages import ModelInfo
 from omlxd.errors import OmlxdError
+from omlxd.policy.eviction import Eviction
 from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.readings import AllocatorSample
 from omlxd.text.own_thread import OwnThread
@@ -86,6 +87,10 @@ def _nobody(error: BaseException) -> None:
     """Nobody has to know; it was logged."""
 
 
+def _ignore(eviction: Eviction) -> None:
+    """Nobody keeps a record."""
+
+
 def _unknown() -> int | None:
     return None
 
@@ -109,6 +114,8 @@ class PoolPorts:
         memory: what the guard knows now; None: every load is admitted.
         state: folder of what the pool remembers; None: it remembers nothing.
         most_waiting: requests that may wait for a lease on one model; None: any number.
+        on_eviction: called when a model is asked to leave to make room for a load, and again with
+            the bytes that came free once it has left.
         died: told when a task of the pool ended by an exception, so that the daemon ends.
     """
 
@@ -121,6 +128,7 @@ class PoolPorts:
     release_memory: Callable[[], object] | None = None
     memory: Callable[[], MemoryState | None] = _no_guard
     state: Path | None = None
+    on_eviction: Callable[[Eviction], None] = _ignore
     died: Callable[[BaseException], None] = _nobody
     most_waiting: int | None = None
     own_thread: Callable[[str, Callable[[], Any]], OwnThread[Any]] = OwnThread

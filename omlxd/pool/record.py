@@ -12,6 +12,7 @@ from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelUnloading, OmlxdError
 from omlxd.library.catalog import CatalogModel
 from omlxd.model_settings.options import ModelSettings
+from omlxd.policy.eviction import Eviction
 from omlxd.pool.entry import (
     Absent,
     Draining,
@@ -104,6 +105,8 @@ class ModelRecord:
     """Others were unloaded to make room for it, so readings may still show them."""
     makes_room_for: Waiter | None = None
     """The request that a drain to make room is for."""
+    eviction: Eviction | None = None
+    """What was reported when it was asked to make room, until its outcome is reported as well."""
     preload: bool = False
     tokenizer_read: str | None = None
     """Fingerprint of the files whose tokenizer was read before a preload."""

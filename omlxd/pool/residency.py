@@ -11,6 +11,7 @@ from omlxd.errors import OmlxdError
 from omlxd.library.catalog import CatalogModel
 from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.admission import Admit, EvictFirst, LoadPlan, RefusalKind, Refuse, Wait
+from omlxd.policy.eviction import Eviction
 from omlxd.pool.admit import MemoryAdmission
 from omlxd.pool.device import Device, Measured
 from omlxd.pool.entry import (
@@ -37,6 +38,7 @@ from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import ModelRecord, Waiter
 from omlxd.pool.tokenizer_first import ReadTokenizer, TokenizerFirst
+from omlxd.pool.view import view
 from omlxd.timing import Alarm, loop_call_later
 
 log = structlog.get_logger(__name__)
@@ -280,13 +282,21 @@ class Residency:
         for victim in room.drain:
             # Never cut for another's sake: the one that waits has a deadline.
             victim.makes_room_for = record.waiting[0] if record.waiting else None
+            self._report_eviction(record, victim)
             self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
+
+    def _report_eviction(self, record: ModelRecord, victim: ModelRecord) -> None:
+        seen = view(victim, self._ports.engine.view(victim.id))
+        size = 0 if seen is None else seen.bytes
+        victim.eviction = Eviction(for_model=record.id, model_id=victim.id, bytes=size)
+        self._ports.on_eviction(victim.eviction)
 
     def _keep_what_need_not_leave(self) -> list[ModelRecord]:
         """Pinned, or the request that a drain was for is served or gone."""
         kept = need_not_leave(self.records.values())
         for record in kept:
             record.happen(Kept())
+            self.device.end_eviction(record, freed=0)
             record.preload = False
         return kept
 

@@ -10,11 +10,11 @@ from omlxd.pool.record import ModelRecord
 
 def views(records: Iterable[ModelRecord], engine: DeviceEngine) -> tuple[ModelView, ...]:
     """Those in memory, or on their way there."""
-    seen = (_view(record, engine.view(record.id)) for record in records)
-    return tuple(view for view in seen if view is not None)
+    seen = (view(record, engine.view(record.id)) for record in records)
+    return tuple(one for one in seen if one is not None)
 
 
-def _view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
+def view(record: ModelRecord, activity: ModelActivity) -> ModelView | None:
     """None when it takes no memory.
 
     In use is what is leased or waited for, and what the device thread has not let go of: only

@@ -320,6 +320,7 @@ class House:
                 "memory",
                 "state",
                 "died",
+                "on_eviction",
                 "most_waiting",
                 "own_thread",
             )

@@ -1,12 +1,14 @@
 """Models in use that must make room: whom they wait for, and when they need not leave after all."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from omlxd.errors import MemoryPressure
 from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.actions import MarkPendingUnload
+from omlxd.policy.eviction import Eviction
 from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
 
@@ -212,3 +214,31 @@ async def test_a_pin_keeps_a_model_that_the_guard_wants_gone_and_not_one_asked_t
     assert house.state("m") == "draining"
     await using.done()
     assert await unloading > 0
+
+
+async def test_each_eviction_is_reported_when_asked_for_and_with_what_came_free() -> None:
+    reports: list[Eviction] = []
+    house = House(
+        *(a_model(name, size=100 * MiB) for name in "abc"),
+        machine=FakeMachine(ROOM),
+        options=PoolOptions(drain_after=30.0),
+        on_eviction=reports.append,
+    )
+    asked = Eviction(for_model="b", model_id="a", bytes=100 * MiB)
+    await house.pool.load("a")
+    assert reports == []
+    waiting = house.use("b", "1")
+    await settle()
+    assert reports == [asked, replace(asked, freed=100 * MiB)]
+    reports.clear()
+    leaves = house.use("c", "2")
+    await house.time.pass_by(30)
+    asked = Eviction(for_model="c", model_id="b", bytes=100 * MiB)
+    assert reports == [asked]
+    leaves.task.cancel()
+    await settle()
+    assert house.state("b") == "ready"
+    assert reports == [asked, replace(asked, freed=0)]
+    await waiting.done()
+    await house.pool.unload("b")
+    assert len(reports) == 2, "what a client asks for makes no room for a load"
