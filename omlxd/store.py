@@ -5,17 +5,19 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+PRIVATE = 0o600
 LARGEST = 16 * 1024 * 1024
-"""Bytes; what the daemon remembers is small, so a larger file is not one of its own."""
+"""Bytes; state files are small, so a larger file was not written by omlxd."""
 
 
 class DamagedFile(Exception):
     """A state file that cannot be understood; it was moved to ``aside``, None if not even that.
 
-    The next ``read_json`` finds nothing, so its owner may go on with its defaults.
+    The next ``read_json`` finds no file, so the owner of the file goes on with its defaults.
     """
 
     def __init__(self, path: Path, aside: Path | None, reason: str) -> None:
@@ -24,6 +26,43 @@ class DamagedFile(Exception):
         self.path = path
         self.aside = aside
         self.reason = reason
+
+
+class StateFile:
+    """A JSON object that its owner keeps in the state folder.
+
+    Without a folder nothing is kept. The methods touch the disk: not for the event loop.
+    """
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._name = name
+        self._path = None if folder is None else folder / name
+        self.trouble: str | None = None
+        """Why the file could not be read or written the last time, for people."""
+
+    def read(self) -> dict[str, Any]:
+        """Empty without a file. Empty too when it is damaged or unreadable: see ``trouble``."""
+        try:
+            found = {} if self._path is None else read_json(self._path)
+        except DamagedFile as damaged:
+            self.trouble = str(damaged)
+        except OSError as error:
+            self.trouble = f"{self._name} cannot be read ({error.strerror})"
+        else:
+            if found is None or isinstance(found, dict):
+                return found or {}
+            self.trouble = f"{self._name} holds no JSON object"
+        return {}
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Raises what ``write_json`` does; ``trouble`` then says it too."""
+        try:
+            if self._path is not None:
+                write_json(self._path, dict(value))
+        except (OSError, ValueError, TypeError) as error:
+            self.trouble = f"{self._name} cannot be written ({error})"
+            raise
+        self.trouble = None
 
 
 def read_json(path: Path) -> Any | None:
@@ -52,23 +91,32 @@ def write_json(path: Path, value: Any) -> None:
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(path, text.encode(), PRIVATE)
+
+
+def write_atomically(path: Path, content: bytes, mode: int) -> None:
+    """Replace ``path`` by ``content``; a reader sees the old or the new file, never a part.
+
+    Raises OSError; ``path`` is then as it was.
+    """
     # mkstemp makes the file with mode 0600 and follows no link.
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
+            file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            os.fchmod(handle, mode)
+            os.fsync(handle)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
     _sync_folder(path.parent)
 
 
 def sweep(folder: Path) -> int:
-    """Remove what interrupted writes left behind; how many files. Called at start."""
+    """Remove what interrupted writes left behind. Returns how many files. Called at start."""
     left = list(folder.glob(".*.*.tmp"))
     for path in left:
         path.unlink(missing_ok=True)
@@ -85,7 +133,7 @@ def _move_aside(path: Path) -> Path | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the new name survives a power loss; some volumes refuse, and lose only that."""
+    """Make the new name survive a power loss. Some volumes refuse this; only that is lost there."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -25,7 +23,7 @@ from omlxd.policy.terms import static_term
 from omlxd.policy.tiers import Tier, clamps
 from omlxd.policy.usage import measure_usage
 from omlxd.pool.pool import EnginePool
-from omlxd.store import DamagedFile, read_json, write_json
+from omlxd.store import StateFile
 
 log = structlog.get_logger(__name__)
 
@@ -155,12 +153,15 @@ class Guard:
 
 def guard_settings(config: Config) -> GuardSettings:
     """Configured, with what was set over the API and survives."""
-    path = config.places.state / FILE
+    file = StateFile(config.places.state, FILE)
+    stored = file.read()
+    if file.trouble is not None:
+        log.error("guard_settings_lost", reason=file.trouble)
     return GuardSettings(
         configured=config.guard.policy(),
         origins=_origins(config.origins),
-        stored=_stored(path),
-        store=lambda values: write_json(path, dict(values)),
+        stored=stored,
+        store=file.write,
     )
 
 
@@ -186,15 +187,3 @@ def _origins(origins: Mapping[str, Origin]) -> dict[str, From]:
         for key, option in named.items()
         if f"guard.{option}" in origins
     }
-
-
-def _stored(path: Path) -> Mapping[str, Any]:
-    try:
-        found = read_json(path)
-    except (DamagedFile, OSError) as error:
-        log.error("guard_settings_lost", reason=str(error))
-        return {}
-    if found is None or isinstance(found, dict):
-        return found or {}
-    log.error("guard_settings_lost", reason=f"{path.name} holds no JSON object")
-    return {}

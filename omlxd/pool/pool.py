@@ -27,8 +27,8 @@ from omlxd.pool.measured_sizes import SIZES_FILE, MeasuredSizes
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
 from omlxd.pool.record import Lease, ModelRecord, Waiter
-from omlxd.pool.remembered import StateFile
 from omlxd.pool.residency import Residency
+from omlxd.pool.state_file import BackgroundStateFile
 from omlxd.pool.status import ModelStatus, statuses
 from omlxd.pool.tokenizers import TokenizerCache
 from omlxd.pool.unload import unload
@@ -62,8 +62,8 @@ class EnginePool:
         self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
         self._catalog: Catalog = EMPTY
         self._doubts = ConfigWarnings()
-        self._settings_file = StateFile(ports.state, FILE)
-        self._sizes_file = StateFile(ports.state, SIZES_FILE)
+        self._settings_file = BackgroundStateFile(ports.state, FILE)
+        self._sizes_file = BackgroundStateFile(ports.state, SIZES_FILE)
         self._stopping = False
 
     # What there is
@@ -128,7 +128,7 @@ class EnginePool:
         self._book.change(model_id, changes, on_disk)
         settings = self._book.of(model_id)
         follow_change(self._residency, model_id, settings, changes)
-        await self._settings_file.keep(self._book.to_json())
+        await self._settings_file.save(self._book.to_json())
         return settings
 
     def context_length(self, model_id: str) -> int | None:

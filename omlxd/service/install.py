@@ -13,13 +13,14 @@ from omlxd.errors import ServiceFailed
 from omlxd.service import access, restarts
 from omlxd.service.control import may_be_job, restart_loaded
 from omlxd.service.definition import read_back
-from omlxd.service.files import make_private_folder, write_atomically
+from omlxd.service.files import make_private_folder
 from omlxd.service.health import Healthy
 from omlxd.service.job import JobSpec
 from omlxd.service.remembered import StateFile, one_at_a_time, remember
 from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
 from omlxd.service.watch import Look, Watch
+from omlxd.store import write_atomically
 
 log = structlog.get_logger(__name__)
 

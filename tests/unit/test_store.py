@@ -9,8 +9,7 @@ import pytest
 
 from omlxd import store
 from omlxd.daemon.listeners import write_local_key
-from omlxd.service.files import write_atomically
-from omlxd.store import DamagedFile, read_json, sweep, write_json
+from omlxd.store import DamagedFile, StateFile, read_json, sweep, write_atomically, write_json
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -120,3 +119,28 @@ def test_what_interrupted_writes_left_is_swept(
     assert len(list(tmp_path.iterdir())) == 2
     assert sweep(tmp_path) == 1
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_state_file_begins_empty_and_keeps_the_last_value(tmp_path: Path) -> None:
+    file = StateFile(tmp_path, "state.json")
+    assert (file.read(), file.trouble) == ({}, None)
+    file.write({"a": 1})
+    assert StateFile(tmp_path, "state.json").read() == {"a": 1}
+    nowhere = StateFile(None, "state.json")
+    nowhere.write({"a": 1})
+    assert (nowhere.read(), nowhere.trouble) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("{", "is not valid JSON"), ("[1]", "holds no JSON object")]
+)
+def test_a_state_file_says_why_it_reads_as_empty(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    file = StateFile(tmp_path, "state.json")
+    assert file.read() == {}
+    assert why in str(file.trouble)
+    file.write({})
+    assert file.trouble is None
+    with pytest.raises(ValueError, match="JSON"):
+        file.write({"bad": float("nan")})
+    assert "state.json cannot be written" in str(file.trouble)

@@ -12,7 +12,7 @@ from omlxd.errors import ModelBroken, ModelLoadFailed, StateUnwritable
 from omlxd.library.catalog import CatalogModel, ModelKind
 from omlxd.pool.ledger import Ledger
 from omlxd.pool.measured_sizes import MeasuredSizes
-from omlxd.pool.remembered import StateFile
+from omlxd.pool.state_file import BackgroundStateFile
 from omlxd.pool.tokenizers import RETRY_AFTER, TokenizerCache
 from omlxd.timing import Alarm
 from tests.unit.pool.fakes import FakeTime, House, a_model, settle
@@ -130,11 +130,11 @@ async def test_what_cannot_be_remembered_is_told_once_and_is_no_lost_exception(
     lost: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
     (tmp_path / "full").write_text("")
-    file = StateFile(tmp_path / "full", "sizes.json")
+    file = BackgroundStateFile(tmp_path / "full", "sizes.json")
     file.write({})
     await file.flush()
     with pytest.raises(StateUnwritable):
-        await file.keep({})
+        await file.save({})
     gc.collect()
     assert file.trouble is not None
     assert lost == []
