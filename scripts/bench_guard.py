@@ -27,7 +27,7 @@ from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import GuardSettings
 from omlxd.host.clock import continuous_clock
 from omlxd.host.select import open_host
-from omlxd.policy.actions import Action, Outcome
+from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
 from omlxd.policy.tiers import GuardPolicy, Tier
@@ -79,8 +79,8 @@ class Scene:
     async def sample(self) -> AllocatorSample | None:
         return AllocatorSample(self.now, self.used, GiB, self.used)
 
-    async def apply(self, action: Action, decision: Decision) -> Outcome:
-        return Outcome(action, freed=0)
+    async def apply(self, action: Action, decision: Decision) -> ActionOutcome:
+        return ActionOutcome(action, freed=0)
 
     async def tick(self, used: int) -> None:
         self.used = used

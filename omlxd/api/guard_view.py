@@ -1,6 +1,5 @@
 """The memory guard as JSON: plain dictionaries; ``null`` is unknown, zero is zero."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final
@@ -10,7 +9,20 @@ from omlxd.enforcer.control import GuardControl
 from omlxd.enforcer.explain import facts
 from omlxd.enforcer.record import Entry, notable_actions
 from omlxd.enforcer.settings import FIELDS, KEYS, PolicyInForce
-from omlxd.policy.actions import Action
+from omlxd.policy.actions import (
+    AbortLoads,
+    AbortRequests,
+    Action,
+    DropImageCache,
+    EvictModel,
+    IdleReclaim,
+    MarkPendingUnload,
+    ReclaimBufferCache,
+    ReturnFreePages,
+    ShrinkRamCache,
+    Suspend,
+    WalkStoreCap,
+)
 from omlxd.policy.ceiling import Ceilings
 from omlxd.policy.decision import Decision
 from omlxd.policy.describe import GuardStatus, guard_status
@@ -24,6 +36,21 @@ from omlxd.units import GiB
 
 RECENT: Final = 20
 """Decisions in one answer; the events have all that are kept."""
+
+ACTION_NAMES: Final[Mapping[type[Action], str]] = {
+    DropImageCache: "drop_image_cache",
+    ReclaimBufferCache: "reclaim_pool",
+    ShrinkRamCache: "shrink_ram_cache",
+    ReturnFreePages: "return_free_pages",
+    EvictModel: "unload",
+    Suspend: "suspend",
+    AbortRequests: "abort_requests",
+    MarkPendingUnload: "mark_pending_unload",
+    AbortLoads: "abort_loads",
+    IdleReclaim: "idle_reclaim",
+    WalkStoreCap: "walk_store_cap",
+}
+"""The name of each action as clients read it; it stays when a class is renamed."""
 
 _NUMBERS: Final = tuple(
     f.name
@@ -222,8 +249,7 @@ def _unknown_decision() -> dict[str, Any]:
 
 
 def _action(action: Action) -> dict[str, Any]:
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(action).__name__).lower()
-    return {"action": name, **asdict(action)}
+    return {"action": ACTION_NAMES[type(action)], **asdict(action)}
 
 
 def _clamps(policy: GuardPolicy, ceilings: Ceilings) -> list[dict[str, Any]]:

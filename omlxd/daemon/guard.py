@@ -42,7 +42,7 @@ class Surroundings:
     ``after_tick`` is called after each look at the machine."""
 
     host: Host
-    eyes: HostReader
+    reader: HostReader
     runtime: AllocatorSampler
     engine: Engine
     pool: EnginePool
@@ -67,19 +67,19 @@ class Guard:
 
     def _ports(self) -> GuardPorts:
         around = self._around
-        doers = ActionExecutor(
+        executor = ActionExecutor(
             engine=around.engine,
             engine_up=lambda: around.runtime.up,
             models=around.pool.apply,
-            release_free_memory=around.eyes.release,
+            release_free_memory=around.reader.release,
         )
         return GuardPorts(
             clock=around.clock,
-            read=around.eyes.read,
+            read=around.reader.read,
             sample=around.runtime.sample,
             models=around.pool.views,
             activity=self._activity,
-            apply=doers.apply,
+            apply=executor.apply,
             set_limits=around.engine.set_limits,
             after_tick=self._after_tick,
             reclaimed=lambda: around.engine.reclaimed_bytes,

@@ -69,14 +69,14 @@ def build(
     runtime = AllocatorSampler(engine, clock, working=lambda: bool(engine.requests()))
     host = open_host(runtime.memory())
     # The guard looks at the pool and the pool wakes the guard: one of them comes second.
-    eyes = HostReader(host, SleepWatch(), woke_up=lambda: guard.enforcer.wake(active=True))
+    reader = HostReader(host, SleepWatch(), woke_up=lambda: guard.enforcer.wake(active=True))
     ports = PoolPorts(
         engine=engine,
         load_tokenizer=load_tokenizer,
         clock=awake_clock,
         wake=lambda: guard.enforcer.wake(),
         usage=host.footprint,
-        release_memory=eyes.release_free_memory,
+        release_memory=reader.release_free_memory,
         memory=lambda: guard.memory(),
         state=config.places.state,
         most_waiting=config.engine.max_concurrent + config.engine.max_waiting,
@@ -100,7 +100,7 @@ def build(
         settings,
         Surroundings(
             host=host,
-            eyes=eyes,
+            reader=reader,
             runtime=runtime,
             engine=engine,
             pool=pool,

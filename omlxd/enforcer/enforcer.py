@@ -11,7 +11,7 @@ import structlog
 from omlxd.enforcer.ports import GuardPorts
 from omlxd.enforcer.record import Entry, Record, notable_actions
 from omlxd.enforcer.settings import GuardSettings
-from omlxd.policy.actions import Outcome
+from omlxd.policy.actions import ActionOutcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.observation import GuardState, Snapshot
 from omlxd.policy.pressure import activity_hint, poll_interval
@@ -151,7 +151,7 @@ class Enforcer:
         # Where the models live on a device of its own, its reading is made of the sample.
         sample = await self._ports.sample()
         reading = await self._read()
-        outcomes: tuple[Outcome, ...] = ()
+        outcomes: tuple[ActionOutcome, ...] = ()
         for look in range(1, MAX_LOOKS + 1):
             before = self._state
             decision = decide(before, self._snapshot(reading, sample, outcomes), policy)
@@ -176,7 +176,7 @@ class Enforcer:
         self,
         reading: MemoryReading,
         sample: AllocatorSample | None,
-        outcomes: tuple[Outcome, ...],
+        outcomes: tuple[ActionOutcome, ...],
     ) -> Snapshot:
         return Snapshot(
             now=self._ports.clock(),
@@ -188,7 +188,7 @@ class Enforcer:
             outcomes=outcomes,
         )
 
-    async def _apply(self, decision: Decision) -> tuple[Outcome, ...]:
+    async def _apply(self, decision: Decision) -> tuple[ActionOutcome, ...]:
         """Carry the actions out in order; an action that fails is refused, not fatal."""
         if not decision.apply:
             return ()
@@ -198,7 +198,7 @@ class Enforcer:
                 outcomes.append(await self._ports.apply(action, decision))
             except Exception:
                 log.exception("guard_action_failed", action=type(action).__name__)
-                outcomes.append(Outcome(action, accepted=False))
+                outcomes.append(ActionOutcome(action, accepted=False))
         return tuple(outcomes)
 
     def _keep(
@@ -206,7 +206,7 @@ class Enforcer:
         before: GuardState,
         decision: Decision,
         reading: MemoryReading,
-        outcomes: tuple[Outcome, ...],
+        outcomes: tuple[ActionOutcome, ...],
     ) -> None:
         changed = (decision.level, decision.pause) != (before.level, before.pause)
         now, reclaimed = self._ports.clock(), self._ports.reclaimed()

@@ -10,15 +10,15 @@ from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     Action,
+    ActionOutcome,
     DropImageCache,
+    EvictModel,
     IdleReclaim,
     MarkPendingUnload,
-    Outcome,
     ReclaimBufferCache,
     ReturnFreePages,
     ShrinkRamCache,
     Suspend,
-    Unload,
     WalkStoreCap,
 )
 from omlxd.policy.decision import Decision
@@ -43,29 +43,29 @@ class ActionExecutor:
 
     engine: RequestOwner
     engine_up: Callable[[], bool]
-    models: Callable[[Action, OmlxdError], Awaitable[Outcome]]
+    models: Callable[[Action, OmlxdError], Awaitable[ActionOutcome]]
     release_free_memory: Callable[[], Awaitable[int | None]]
 
-    async def apply(self, action: Action, decision: Decision) -> Outcome:
+    async def apply(self, action: Action, decision: Decision) -> ActionOutcome:
         """What became of ``action``; one that nobody takes is refused, not an error."""
         match action:
             case ReclaimBufferCache() | IdleReclaim():
                 return self._reclaim(action)
             case ReturnFreePages():
-                return Outcome(action, freed=await self.release_free_memory())
+                return ActionOutcome(action, freed=await self.release_free_memory())
             case AbortRequests(model_id):
                 ended = self.engine.abort(model_id, explain.aborted(decision))
-                return Outcome(action, accepted=ended > 0)
-            case Unload() | MarkPendingUnload() | AbortLoads():
+                return ActionOutcome(action, accepted=ended > 0)
+            case EvictModel() | MarkPendingUnload() | AbortLoads():
                 return await self.models(action, explain.load_aborted(decision))
             case DropImageCache() | ShrinkRamCache() | WalkStoreCap() | Suspend():
                 # There are no caches yet, so none of these has an owner.
-                return Outcome(action, accepted=False)
+                return ActionOutcome(action, accepted=False)
             case _:
                 assert_never(action)
 
-    def _reclaim(self, action: ReclaimBufferCache | IdleReclaim) -> Outcome:
+    def _reclaim(self, action: ReclaimBufferCache | IdleReclaim) -> ActionOutcome:
         if not self.engine_up():
-            return Outcome(action, accepted=False)
+            return ActionOutcome(action, accepted=False)
         self.engine.reclaim(when_idle=isinstance(action, IdleReclaim))
-        return Outcome(action)
+        return ActionOutcome(action)

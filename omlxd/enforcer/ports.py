@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from omlxd.policy.actions import Action, Outcome
+from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.ceiling import HotCache, Limits
 from omlxd.policy.decision import Decision
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
@@ -48,7 +48,7 @@ class GuardPorts:
     sample: Callable[[], Awaitable[AllocatorSample | None]]
     models: Callable[[], tuple[ModelView, ...]]
     activity: Callable[[], Activity]
-    apply: Callable[[Action, Decision], Awaitable[Outcome]]
+    apply: Callable[[Action, Decision], Awaitable[ActionOutcome]]
     set_limits: Callable[[Limits], None]
     after_tick: Callable[[], None]
     reclaimed: Callable[[], int] = _nothing

@@ -5,7 +5,13 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
-from omlxd.policy.actions import Action, IdleReclaim, Outcome, ReclaimBufferCache, WalkStoreCap
+from omlxd.policy.actions import (
+    Action,
+    ActionOutcome,
+    IdleReclaim,
+    ReclaimBufferCache,
+    WalkStoreCap,
+)
 from omlxd.policy.decision import Decision
 from omlxd.policy.observation import subject
 from omlxd.policy.readings import MemoryReading
@@ -34,7 +40,7 @@ class Entry:
     times: int
     decision: Decision
     reading: MemoryReading
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ActionOutcome, ...]
     changed: bool
     """The level or the pause changed with it."""
     reclaimed: int = 0
@@ -65,7 +71,7 @@ class Entry:
         )
 
 
-def _had_effect(done: Outcome) -> bool:
+def _had_effect(done: ActionOutcome) -> bool:
     """A flag that is set once more is not worth telling again, nor is what was refused."""
     asked = isinstance(done.action, ReclaimBufferCache | IdleReclaim | WalkStoreCap)
     return bool(done.freed) or (done.accepted and not asked)

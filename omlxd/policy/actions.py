@@ -27,7 +27,7 @@ class ReturnFreePages:
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
+class EvictModel:
     """Unload an idle model; refused when it has been leased since."""
 
     model_id: str
@@ -87,7 +87,7 @@ Action = (
     | ReclaimBufferCache
     | ShrinkRamCache
     | ReturnFreePages
-    | Unload
+    | EvictModel
     | Suspend
     | AbortRequests
     | MarkPendingUnload
@@ -98,7 +98,7 @@ Action = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionOutcome:
     """What became of one action of the last decision."""
 
     action: Action

@@ -57,56 +57,56 @@ class Step:
     """Taken before the level is settled, so nothing is paused yet."""
 
 
-def go_on(look: Observation, rule: str, step: Step) -> Decision:
+def go_on(seen: Observation, rule: str, step: Step) -> Decision:
     """The tick goes on after these actions."""
     tried = {(type(action), subject(action)) for action in step.actions}
     tick = replace(
-        look.tick,
+        seen.tick,
         asked=step.actions,
-        tried=look.tick.tried | tried,
+        tried=seen.tick.tried | tried,
         deferring=step.deferring,
         ending=(rule, step.reason) if step.last else None,
     )
-    level = look.state.level if step.keep_level else look.level
-    pause = look.state.pause if step.keep_level else look.pause
-    state = replace(look.state, level=level, pause=pause, tick=tick)
-    return _decision(look, state, step.actions, (rule, step.reason))
+    level = seen.state.level if step.keep_level else seen.level
+    pause = seen.state.pause if step.keep_level else seen.pause
+    state = replace(seen.state, level=level, pause=pause, tick=tick)
+    return _decision(seen, state, step.actions, (rule, step.reason))
 
 
-def conclude(look: Observation, rule: str, reason: str, *, deferred: bool = False) -> Decision:
+def conclude(seen: Observation, rule: str, reason: str, *, deferred: bool = False) -> Decision:
     """The end of the tick: the level settles, counters that ended are reset, caps walk."""
-    counted = look.tick.counted
-    deferrals = look.state.deferrals + int(deferred and counted)
+    counted = seen.tick.counted
+    deferrals = seen.state.deferrals + int(deferred and counted)
     state = replace(
-        look.state,
-        level=look.level,
-        pause=look.pause,
-        polls_over=look.polls_over,
-        deferrals=0 if look.level is Level.OK else deferrals,
-        counted_at=look.snapshot.now if counted else look.state.counted_at,
+        seen.state,
+        level=seen.level,
+        pause=seen.pause,
+        polls_over=seen.polls_over,
+        deferrals=0 if seen.level is Level.OK else deferrals,
+        counted_at=seen.snapshot.now if counted else seen.state.counted_at,
         tick=None,
     )
-    walk = WalkStoreCap(1 if look.level is Level.OK else -1)
-    return _decision(look, state, (walk,) if counted else (), (rule, reason))
+    walk = WalkStoreCap(1 if seen.level is Level.OK else -1)
+    return _decision(seen, state, (walk,) if counted else (), (rule, reason))
 
 
 def _decision(
-    look: Observation, state: GuardState, actions: tuple[Action, ...], why: tuple[str, str]
+    seen: Observation, state: GuardState, actions: tuple[Action, ...], why: tuple[str, str]
 ) -> Decision:
-    limits = look.ceilings.limits(look.policy, paused=state.pause is not None)
+    limits = seen.ceilings.limits(seen.policy, paused=state.pause is not None)
     state = replace(state, limits=renumber(state.limits, limits))
     return Decision(
         level=state.level,
-        emergency=look.emergency,
+        emergency=seen.emergency,
         pause=state.pause,
-        usage=look.usage,
-        ceilings=look.ceilings,
+        usage=seen.usage,
+        ceilings=seen.ceilings,
         limits=state.limits,
         actions=actions,
-        apply=look.policy.enforce,
+        apply=seen.policy.enforce,
         rule=why[0],
         reason=why[1],
         look_again=state.tick is not None,
         next_state=state,
-        reading_at=look.snapshot.reading.taken_at,
+        reading_at=seen.snapshot.reading.taken_at,
     )

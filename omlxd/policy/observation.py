@@ -6,9 +6,9 @@ from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     Action,
+    ActionOutcome,
+    EvictModel,
     MarkPendingUnload,
-    Outcome,
-    Unload,
 )
 from omlxd.policy.ceiling import Ceilings, HotCache, Limits, compute_ceilings
 from omlxd.policy.pressure import Level, Pause, is_emergency, is_over, level_of, pause_of
@@ -31,7 +31,7 @@ class Snapshot:
     """None when there is no RAM tier."""
     image_cache_bytes: int | None = None
     """Decoded images held; zero when there is no such cache."""
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[ActionOutcome, ...] = ()
     """Of the actions of the last decision of this tick; one left out was taken, freed unknown."""
 
 
@@ -89,7 +89,7 @@ class Observation:
     emergency: bool
     polls_over: int
     tick: TickState
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ActionOutcome, ...]
 
     @property
     def pause(self) -> Pause | None:
@@ -122,7 +122,7 @@ class Observation:
     def tried(self, action: type, model_id: str | None = None) -> bool:
         return (action, model_id) in self.tick.tried
 
-    def outcome(self, action: type) -> Outcome | None:
+    def outcome(self, action: type) -> ActionOutcome | None:
         """What became of the first such action of the last decision."""
         return next((done for done in self.outcomes if isinstance(done.action, action)), None)
 
@@ -141,7 +141,7 @@ def observe(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Obser
     in_flight = {
         done.action.model_id
         for done in outcomes
-        if isinstance(done.action, Unload) and done.accepted and done.in_flight
+        if isinstance(done.action, EvictModel) and done.accepted and done.in_flight
     }
     tick = replace(tick, leaving=tick.leaving | in_flight)
     over = is_over(usage.bytes, ceilings)
@@ -161,17 +161,19 @@ def observe(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Obser
 
 
 def outcomes_of(
-    asked: tuple[Action, ...], reported: tuple[Outcome, ...], enforce: bool
-) -> tuple[Outcome, ...]:
+    asked: tuple[Action, ...], reported: tuple[ActionOutcome, ...], enforce: bool
+) -> tuple[ActionOutcome, ...]:
     """What became of each action; a guard that only watches assumes that each was taken."""
     known = {done.action: done for done in reported} if enforce else {}
-    return tuple(known.get(action, Outcome(action, in_flight=not enforce)) for action in asked)
+    return tuple(
+        known.get(action, ActionOutcome(action, in_flight=not enforce)) for action in asked
+    )
 
 
 def subject(action: Action) -> str | None:
     """The model an action is about."""
     match action:
-        case Unload() | AbortRequests() | MarkPendingUnload():
+        case EvictModel() | AbortRequests() | MarkPendingUnload():
             return action.model_id
         case AbortLoads():
             return ",".join(action.model_ids)

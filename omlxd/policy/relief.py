@@ -10,12 +10,12 @@ from omlxd.policy.actions import (
     AbortRequests,
     Action,
     DropImageCache,
+    EvictModel,
     IdleReclaim,
     MarkPendingUnload,
     ReclaimBufferCache,
     ReturnFreePages,
     ShrinkRamCache,
-    Unload,
 )
 from omlxd.policy.decision import Decision, Step, conclude, go_on
 from omlxd.policy.observation import GuardState, Observation, Snapshot, observe
@@ -26,103 +26,103 @@ from omlxd.policy.tiers import BUFFER_CACHE_FLOOR, MAX_DEFERRALS, GuardPolicy
 
 def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decision:
     """The first rule that has something to say decides; when none has, the tick settles."""
-    look = observe(state, snapshot, policy)
+    seen = observe(state, snapshot, policy)
     if not policy.enabled:
-        return conclude(look, "guard_off", "The guard is off.")
-    if look.tick.ending is not None and not _abort_met_nobody(look):
-        return conclude(look, *look.tick.ending)
+        return conclude(seen, "guard_off", "The guard is off.")
+    if seen.tick.ending is not None and not _abort_met_nobody(seen):
+        return conclude(seen, *seen.tick.ending)
     for rule in RULES:
-        step = rule(look)
+        step = rule(seen)
         if step is None:
             continue
         if step.last and not step.actions:
-            return conclude(look, rule.__name__, step.reason, deferred=step.deferring)
-        return go_on(look, rule.__name__, step)
+            return conclude(seen, rule.__name__, step.reason, deferred=step.deferring)
+        return go_on(seen, rule.__name__, step)
     raise AssertionError("the last rule always has an answer")
 
 
-def drop_images(look: Observation) -> Step | None:
+def drop_images(seen: Observation) -> Step | None:
     """Decoded images go first, before anything is paused or evicted."""
-    if look.level is Level.OK or look.tried(DropImageCache):
+    if seen.level is Level.OK or seen.tried(DropImageCache):
         return None
-    if look.snapshot.image_cache_bytes == 0:
+    if seen.snapshot.image_cache_bytes == 0:
         return None
     reason = "Usage reached the soft mark: decoded images are dropped."
     return Step(reason, (DropImageCache(),), keep_level=True)
 
 
-def end_deferred_tick(look: Observation) -> Step | None:
+def end_deferred_tick(seen: Observation) -> Step | None:
     """A reclaim that a scheduler took ends the tick; one that nobody took falls through."""
-    taken = look.outcome(ReclaimBufferCache)
-    if not look.tick.deferring or taken is None or not taken.accepted:
+    taken = seen.outcome(ReclaimBufferCache)
+    if not seen.tick.deferring or taken is None or not taken.accepted:
         return None
     return Step("The pool is being returned: nothing else yet.", last=True, deferring=True)
 
 
-def defer_to_pool(look: Observation) -> Step | None:
+def defer_to_pool(seen: Observation) -> Step | None:
     """A swollen pool is returned before anything is given up, a few polls long.
 
     Only as the tick's first step: what the tick itself gives up swells the pool too.
     """
-    if look.level is Level.OK or look.emergency or look.state.deferrals >= MAX_DEFERRALS:
+    if seen.level is Level.OK or seen.emergency or seen.state.deferrals >= MAX_DEFERRALS:
         return None
-    if not _pool_is_swollen(look) or any(kind is not DropImageCache for kind, _ in look.tick.tried):
+    if not _pool_is_swollen(seen) or any(kind is not DropImageCache for kind, _ in seen.tick.tried):
         return None
     return Step("The pool is large: it is returned first.", (ReclaimBufferCache(),), deferring=True)
 
 
-def shrink_ram_cache(look: Observation) -> Step | None:
+def shrink_ram_cache(seen: Observation) -> Step | None:
     """At hard, cached prefixes that no request uses."""
-    cache = look.snapshot.hot_cache
-    if look.level is not Level.HARD or look.excess == 0 or look.tried(ShrinkRamCache):
+    cache = seen.snapshot.hot_cache
+    if seen.level is not Level.HARD or seen.excess == 0 or seen.tried(ShrinkRamCache):
         return None
     if cache is None or cache.used == 0:
         return None
-    return Step("Hard: cached prefixes are dropped.", (ShrinkRamCache(look.excess),))
+    return Step("Hard: cached prefixes are dropped.", (ShrinkRamCache(seen.excess),))
 
 
-def return_what_was_dropped(look: Observation) -> Step | None:
+def return_what_was_dropped(seen: Observation) -> Step | None:
     """Dropped references only moved into malloc and the pool: both give back."""
-    shrunk = look.outcome(ShrinkRamCache)
+    shrunk = seen.outcome(ShrinkRamCache)
     dropped = shrunk is not None and bool(shrunk.freed)
-    swollen = look.level is Level.HARD and _pool_is_swollen(look)
+    swollen = seen.level is Level.HARD and _pool_is_swollen(seen)
     actions: tuple[Action, ...] = (ReturnFreePages(),) if dropped else ()
-    if (dropped or swollen) and not look.tried(ReclaimBufferCache):
+    if (dropped or swollen) and not seen.tried(ReclaimBufferCache):
         actions += (ReclaimBufferCache(),)
     return Step("What was dropped is returned to the machine.", actions) if actions else None
 
 
-def stop_when_relieved(look: Observation) -> Step | None:
+def stop_when_relieved(seen: Observation) -> Step | None:
     """At or below the soft mark, counting what is on its way out."""
-    if look.level is not Level.OK and look.excess > 0:
+    if seen.level is not Level.OK and seen.excess > 0:
         return None
-    freeing = look.level is not Level.OK and any(map(look.is_leaving, look.snapshot.models))
+    freeing = seen.level is not Level.OK and any(map(seen.is_leaving, seen.snapshot.models))
     if freeing:
         return Step("An unload in flight frees enough.", last=True)
-    return Step(_CALM[look.pause], last=True)
+    return Step(_CALM[seen.pause], last=True)
 
 
-def unload_drained(look: Observation) -> Step | None:
+def unload_drained(seen: Observation) -> Step | None:
     """A model that was only waiting for its last request."""
-    for model in look.unpinned:
-        if model.pending_unload and _may_unload(look, model):
+    for model in seen.unpinned:
+        if model.pending_unload and _may_unload(seen, model):
             return _unload(model, "has drained, as it was asked to")
     return None
 
 
-def unload_idle(look: Observation) -> Step | None:
+def unload_idle(seen: Observation) -> Step | None:
     """The least recently used idle model; at soft one always stays, at hard even the last goes."""
-    if look.level is Level.SOFT and len(look.unpinned) <= 1:
+    if seen.level is Level.SOFT and len(seen.unpinned) <= 1:
         return None
-    for model in look.unpinned:
-        if _may_unload(look, model):
+    for model in seen.unpinned:
+        if _may_unload(seen, model):
             return _unload(model, "is the least recently used idle one")
     return None
 
 
-def leave_running_alone(look: Observation) -> Step | None:
+def leave_running_alone(seen: Observation) -> Step | None:
     """At soft, running requests go on."""
-    if look.level is not Level.SOFT:
+    if seen.level is not Level.SOFT:
         return None
     return Step("Soft: nothing idle may go, and running requests are left alone.", last=True)
 
@@ -130,63 +130,63 @@ def leave_running_alone(look: Observation) -> Step | None:
 # Suspending the youngest running requests belongs here, before anything is aborted.
 
 
-def wait_for_fresh_numbers(look: Observation) -> Step | None:
+def wait_for_fresh_numbers(seen: Observation) -> Step | None:
     """Nothing is aborted on the footprint alone, not even in an emergency: the device thread is
     in a long step then, and could end nothing before its next numbers."""
-    if look.usage.fresh:
+    if seen.usage.fresh:
         return None
     return Step("The allocator's numbers are old: nothing is aborted on them.", last=True)
 
 
-def wait_for_the_ended(look: Observation) -> Step | None:
+def wait_for_the_ended(seen: Observation) -> Step | None:
     """The next step boundary frees what was ended already, and could end nothing else sooner."""
-    if not any(model.ending for model in look.loaded):
+    if not any(model.ending for model in seen.loaded):
         return None
     return Step("Requests that were ended have not left the device yet.", last=True)
 
 
-def abort_least_recent(look: Observation) -> Step | None:
+def abort_least_recent(seen: Observation) -> Step | None:
     """The requests of the least recently used busy model; the model stays, save in an emergency.
 
     When none of them could be ended, in the same tick those of the next.
     """
-    busy = [m for m in look.unpinned if m.busy and not look.tried(AbortRequests, m.id)]
+    busy = [m for m in seen.unpinned if m.busy and not seen.tried(AbortRequests, m.id)]
     if not busy:
         return None
     # One that is leased without a request has nothing to abort.
     model = next((model for model in busy if model.requests), busy[0])
     actions: tuple[Action, ...] = (AbortRequests(model.id),)
-    if look.emergency:
+    if seen.emergency:
         # One that drains already, too: a drain to make room has no deadline, this mark has.
         actions += (MarkPendingUnload(model.id),)
     return Step(f"Hard and nothing idle: requests of '{model.id}' are ended.", actions, last=True)
 
 
-def abort_loads(look: Observation) -> Step | None:
+def abort_loads(seen: Observation) -> Step | None:
     """With nothing unpinned loaded, every load in progress, pinned ones too."""
-    loads = [m.id for m in look.snapshot.models if m.loading and not m.load_aborting]
-    if look.unpinned or not loads:
+    loads = [m.id for m in seen.snapshot.models if m.loading and not m.load_aborting]
+    if seen.unpinned or not loads:
         return None
     return Step("Hard: loads in progress stop.", (AbortLoads(tuple(sorted(loads))),), last=True)
 
 
-def abort_everything(look: Observation) -> Step | None:
+def abort_everything(seen: Observation) -> Step | None:
     """In an emergency with only pinned models left, their requests; the models stay."""
-    if look.unpinned or not look.emergency or look.tried(AbortRequests):
+    if seen.unpinned or not seen.emergency or seen.tried(AbortRequests):
         return None
-    if not any(model.requests for model in look.loaded):
+    if not any(model.requests for model in seen.loaded):
         return None
     return Step("Emergency: all running requests are ended.", (AbortRequests(None),), last=True)
 
 
-def reclaim_when_idle(look: Observation) -> Step | None:
+def reclaim_when_idle(seen: Observation) -> Step | None:
     """Only pinned models: the pool is returned once they are idle."""
-    if look.unpinned or not look.loaded:
+    if seen.unpinned or not seen.loaded:
         return None
     return Step("Hard with pinned models only: the pool goes when idle.", (IdleReclaim(),), True)
 
 
-def warn(look: Observation) -> Step | None:
+def warn(seen: Observation) -> Step | None:
     """Nothing of ours is left to give up."""
     return Step("Over the soft mark with nothing left to give up.", last=True)
 
@@ -220,21 +220,21 @@ _CALM = {
 }
 
 
-def _abort_met_nobody(look: Observation) -> bool:
+def _abort_met_nobody(seen: Observation) -> bool:
     """What the tick was to end with ended no request: a stalled reader may hold all leases."""
-    done = look.outcome(AbortRequests)
+    done = seen.outcome(AbortRequests)
     return done is not None and not done.accepted
 
 
-def _pool_is_swollen(look: Observation) -> bool:
-    return look.usage.buffer_cache is not None and look.usage.buffer_cache > BUFFER_CACHE_FLOOR
+def _pool_is_swollen(seen: Observation) -> bool:
+    return seen.usage.buffer_cache is not None and seen.usage.buffer_cache > BUFFER_CACHE_FLOOR
 
 
-def _may_unload(look: Observation, model: ModelView) -> bool:
-    return not model.busy and not model.pinned and not look.tried(Unload, model.id)
+def _may_unload(seen: Observation, model: ModelView) -> bool:
+    return not model.busy and not model.pinned and not seen.tried(EvictModel, model.id)
 
 
 def _unload(model: ModelView, why: str) -> Step:
-    unload = Unload(model.id, model.bytes)
+    unload = EvictModel(model.id, model.bytes)
     first: tuple[Action, ...] = (AbortRequests(model.id),) if model.requests else ()
     return Step(f"Over the soft mark: '{model.id}' {why}.", (*first, unload))

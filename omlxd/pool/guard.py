@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from omlxd.errors import MemoryPressureAborted, OmlxdError
-from omlxd.policy.actions import AbortLoads, Action, MarkPendingUnload, Outcome, Unload
+from omlxd.policy.actions import AbortLoads, Action, ActionOutcome, EvictModel, MarkPendingUnload
 from omlxd.pool.entry import Draining, DrainReason, Loading, Ready, Unloading
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.protocol import PoolPorts
@@ -23,10 +23,10 @@ async def apply(
     options: PoolOptions,
     ports: PoolPorts,
     load_error: OmlxdError | None = None,
-) -> Outcome:
+) -> ActionOutcome:
     """What became of ``action``; actions that are not about models are not accepted."""
     match action:
-        case Unload(model_id=model_id):
+        case EvictModel(model_id=model_id):
             return await _unload(action, model_id, residency, ports)
         case MarkPendingUnload(model_id=model_id):
             return _mark(action, model_id, residency, options, ports)
@@ -34,17 +34,19 @@ async def apply(
             error = load_error or _load_aborted()
             records = [residency.records.get(name) for name in model_ids]
             taken = [_abort_load(record, residency, error) for record in records]
-            return Outcome(action, accepted=any(taken), in_flight=any(taken))
+            return ActionOutcome(action, accepted=any(taken), in_flight=any(taken))
         case _:
-            return Outcome(action, accepted=False)
+            return ActionOutcome(action, accepted=False)
 
 
-async def _unload(action: Unload, model_id: str, residency: Residency, ports: PoolPorts) -> Outcome:
+async def _unload(
+    action: EvictModel, model_id: str, residency: Residency, ports: PoolPorts
+) -> ActionOutcome:
     record = residency.records.get(model_id)
     if record is None or record.busy or record.pinned:
-        return Outcome(action, accepted=False)
+        return ActionOutcome(action, accepted=False)
     if not isinstance(record.state, Ready | Unloading):
-        return Outcome(action, accepted=False)
+        return ActionOutcome(action, accepted=False)
     freed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     record.unloaded.append(freed)
     residency.drain(record, DrainReason.PRESSURE, ports.clock())
@@ -53,8 +55,8 @@ async def _unload(action: Unload, model_id: str, residency: Residency, ports: Po
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     over.cancel()
     if not freed.done():
-        return Outcome(action, in_flight=True)
-    return Outcome(action, freed=freed.result())
+        return ActionOutcome(action, in_flight=True)
+    return ActionOutcome(action, freed=freed.result())
 
 
 def _mark(
@@ -63,15 +65,15 @@ def _mark(
     residency: Residency,
     options: PoolOptions,
     ports: PoolPorts,
-) -> Outcome:
+) -> ActionOutcome:
     record = residency.records.get(model_id)
     if record is None or record.pinned or not isinstance(record.state, Ready | Draining):
-        return Outcome(action, accepted=False)
+        return ActionOutcome(action, accepted=False)
     news = isinstance(record.state, Ready) or record.state.deadline == math.inf
     if news:
         residency.drain(record, DrainReason.PRESSURE, ports.clock() + options.drain_deadline)
     residency.advance()
-    return Outcome(action, accepted=news, in_flight=isinstance(record.state, Unloading))
+    return ActionOutcome(action, accepted=news, in_flight=isinstance(record.state, Unloading))
 
 
 def _abort_load(record: ModelRecord | None, residency: Residency, error: OmlxdError) -> bool:

@@ -15,7 +15,7 @@ from omlxd.library.scan import scan_root
 from omlxd.library.scanner import Scan, Scanner
 from omlxd.model_settings.options import ModelSettings
 from omlxd.model_settings.settings import FILE, ModelSettingsStore
-from omlxd.policy.actions import Action, Outcome
+from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.readings import ModelView
 from omlxd.pool import guard
 from omlxd.pool.admit import FitAsk, MemoryAdmission
@@ -234,7 +234,7 @@ class EnginePool:
         """Models in memory or on their way there, as the guard sees them."""
         return views(self._residency.records.values(), self._ports.engine)
 
-    async def apply(self, action: Action, load_error: OmlxdError | None = None) -> Outcome:
+    async def apply(self, action: Action, load_error: OmlxdError | None = None) -> ActionOutcome:
         """Carry out what the guard decided; what is not about models is not accepted."""
         return await guard.apply(action, self._residency, self._options, self._ports, load_error)
 

@@ -9,7 +9,7 @@ from omlxd.enforcer.control import GuardControl
 from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import From, GuardSettings
-from omlxd.policy.actions import Action, Outcome
+from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView, OsPressure
 from omlxd.policy.tiers import GuardPolicy
@@ -88,13 +88,13 @@ class FakeGuard:
     async def _sample(self) -> AllocatorSample | None:
         return AllocatorSample(self.now, self.footprint, 0, self.footprint)
 
-    async def _apply(self, action: Action, decision: Decision) -> Outcome:
+    async def _apply(self, action: Action, decision: Decision) -> ActionOutcome:
         model = next((m for m in self.models if m.id == getattr(action, "model_id", None)), None)
         if model is None:
-            return Outcome(action, accepted=False)
+            return ActionOutcome(action, accepted=False)
         self.models = tuple(m for m in self.models if m is not model)
         self.footprint -= model.bytes
-        return Outcome(action, freed=model.bytes)
+        return ActionOutcome(action, freed=model.bytes)
 
     def _ticked(self) -> None:
         self.ticks += 1

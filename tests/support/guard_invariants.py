@@ -7,10 +7,10 @@ from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     Action,
+    EvictModel,
     MarkPendingUnload,
     ReclaimBufferCache,
     ReturnFreePages,
-    Unload,
     WalkStoreCap,
 )
 from omlxd.policy.decision import Decision
@@ -19,7 +19,7 @@ from omlxd.policy.readings import ModelView
 from omlxd.policy.tiers import BURST
 from tests.support.simulated_daemon import SimulatedDaemon
 
-GIVING = (Unload, AbortRequests, MarkPendingUnload, AbortLoads)
+GIVING = (EvictModel, AbortRequests, MarkPendingUnload, AbortLoads)
 """Actions that take something from somebody."""
 PATIENCE = 2
 """Polls over the ceiling that may pass without anything being given up."""
@@ -47,7 +47,7 @@ class Watch:
     def _before_action(self, action: Action, decision: Decision) -> None:
         views = {view.id: view for view in self.daemon.pool.views()}
         match action:
-            case Unload(model_id=name):
+            case EvictModel(model_id=name):
                 if name in views and views[name].pinned:
                     self._break(f"pinned '{name}' is to be unloaded")
             case MarkPendingUnload(model_id=name):
@@ -58,7 +58,7 @@ class Watch:
                 if not decision.emergency or any(not v.pinned for v in _staying(views.values())):
                     self._break("everything is aborted outside of the last emergency")
             case AbortRequests(model_id=name):
-                follows = Unload in {type(other) for other in decision.actions}
+                follows = EvictModel in {type(other) for other in decision.actions}
                 if not follows:
                     self._nothing_idle(views.values(), action)
                     if name in views and views[name].pinned:
@@ -75,7 +75,7 @@ class Watch:
     def _refused_now(self) -> set[str]:
         """Models that this tick has asked to leave."""
         new = self.daemon.watchers.applied[self._seen :]
-        return {action.model_id for action, _, _ in new if isinstance(action, Unload)}
+        return {action.model_id for action, _, _ in new if isinstance(action, EvictModel)}
 
     # After each tick
 
@@ -89,7 +89,7 @@ class Watch:
         notable_actions = [
             a for a, _, outcome in news if isinstance(a, GIVING) and outcome.accepted
         ]
-        self.notable_actions += [(now, deed) for deed in notable_actions]
+        self.notable_actions += [(now, action) for action in notable_actions]
         if self.daemon.enforcer.failures:
             self._break("a tick failed")
             return

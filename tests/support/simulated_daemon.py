@@ -30,7 +30,7 @@ from omlxd.host.clock import SleepWatch
 from omlxd.host.darwin import DarwinHost
 from omlxd.library.catalog import CatalogModel, ModelKind, RootScan, RootState, RootStatus, merge
 from omlxd.model_settings.options import ModelSettings
-from omlxd.policy.actions import Action, Outcome
+from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.tiers import GuardPolicy
 from omlxd.pool.options import PoolOptions
@@ -121,7 +121,7 @@ class Watchers:
 
     after_tick: list[Callable[[], None]] = field(default_factory=list)
     before_action: list[Callable[[Action, Decision], None]] = field(default_factory=list)
-    applied: list[tuple[Action, Decision, Outcome]] = field(default_factory=list)
+    applied: list[tuple[Action, Decision, ActionOutcome]] = field(default_factory=list)
 
 
 class WatchedGuard(Guard):
@@ -136,7 +136,7 @@ class WatchedGuard(Guard):
     def _ports(self) -> GuardPorts:
         ports = super()._ports()
 
-        async def apply(action: Action, decision: Decision) -> Outcome:
+        async def apply(action: Action, decision: Decision) -> ActionOutcome:
             for tell in self._watchers.before_action:
                 tell(action, decision)
             outcome = await ports.apply(action, decision)
@@ -188,7 +188,7 @@ class SimulatedDaemon:
             available=self.kernel.available,
         )
         sleep = SleepWatch(self.clock, self._loop.time)
-        eyes = HostReader(self.host, sleep, lambda: self.enforcer.wake(active=True))
+        reader = HostReader(self.host, sleep, lambda: self.enforcer.wake(active=True))
         options = _with_pins(pool_options or PoolOptions(scan_every=None), pinned)
         self.pool = EnginePool(
             options,
@@ -200,14 +200,14 @@ class SimulatedDaemon:
                 own_thread=AtOnce,
                 wake=lambda: self.enforcer.wake(),
                 usage=self.host.footprint,
-                release_memory=eyes.release_free_memory,
+                release_memory=reader.release_free_memory,
                 memory=lambda: self.guard.memory(),
             ),
         )
         self.settings = GuardSettings(policy or GuardPolicy(), {}, {}, lambda values: None)
         around = Surroundings(
             host=self.host,
-            eyes=eyes,
+            reader=reader,
             runtime=runtime,
             engine=self.engine,
             pool=self.pool,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from omlxd.policy.actions import Unload
+from omlxd.policy.actions import EvictModel
 from omlxd.policy.pressure import Level
 from omlxd.units import GiB
 from tests.integration.guard.machines import loaded, played, until
@@ -43,7 +43,9 @@ def test_apps_that_stay_are_made_room_for_by_the_least_recently_used_first() -> 
         daemon.mac.apps += 25 * GiB
         await until(lambda: len(daemon.in_memory()) < 4, 40)
         await daemon.ticks(5)
-        assert [deed.model_id for deed in watch.since(0) if isinstance(deed, Unload)] == ["middle"]
+        assert [action.model_id for action in watch.since(0) if isinstance(action, EvictModel)] == [
+            "middle"
+        ]
         assert daemon.in_memory() == ["small", "other", "big"]
         assert daemon.decision.level is Level.OK
 

@@ -5,14 +5,15 @@ import functools
 import json
 from collections.abc import AsyncIterator
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from starlette.types import ASGIApp
 
 from omlxd.api.app import create_app
-from omlxd.api.guard_view import status_keys
+from omlxd.api.guard_view import ACTION_NAMES, status_keys
 from omlxd.enforcer.settings import From
+from omlxd.policy.actions import Action
 from omlxd.policy.describe import FORMATTED, GuardStatus
 from omlxd.policy.readings import ModelView, OsPressure
 from omlxd.policy.tiers import GuardPolicy, Tier
@@ -268,6 +269,23 @@ async def test_decisions_tell_what_was_done_and_what_it_freed() -> None:
     assert first["binding"] == "custom"
     assert first["reading"]["footprint"] == int(9.2 * GiB)
     assert last["level"] == "ok"
+
+
+def test_every_action_has_its_name_on_the_wire() -> None:
+    assert set(ACTION_NAMES) == set(get_args(Action))
+    assert sorted(ACTION_NAMES.values()) == [
+        "abort_loads",
+        "abort_requests",
+        "drop_image_cache",
+        "idle_reclaim",
+        "mark_pending_unload",
+        "reclaim_pool",
+        "return_free_pages",
+        "shrink_ram_cache",
+        "suspend",
+        "unload",
+        "walk_store_cap",
+    ]
 
 
 @pytest.mark.parametrize(

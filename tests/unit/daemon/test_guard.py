@@ -47,7 +47,7 @@ class FakeMachine:
         settings = GuardSettings(policy, {}, {}, lambda values: None)
         around: Any = Surroundings(
             host=self,
-            eyes=HostReader(self, SleepWatch(lambda: 0.0, lambda: 0.0), lambda: None),
+            reader=HostReader(self, SleepWatch(lambda: 0.0, lambda: 0.0), lambda: None),
             runtime=AllocatorSampler(self, lambda: self.now, lambda: False),  # type: ignore[arg-type]
             engine=self,  # type: ignore[arg-type]
             pool=self,  # type: ignore[arg-type]

@@ -12,9 +12,9 @@ from omlxd.enforcer.settings import GuardSettings
 from omlxd.policy.actions import (
     AbortRequests,
     Action,
+    ActionOutcome,
+    EvictModel,
     MarkPendingUnload,
-    Outcome,
-    Unload,
     WalkStoreCap,
 )
 from omlxd.policy.ceiling import Limits
@@ -40,7 +40,7 @@ class Machine:
         self.reclaimed = 0
         self.after_tick: Callable[[], object] = lambda: None
         self.read_error: Exception | None = None
-        self.effect: Callable[[Action], Outcome] = self.take
+        self.effect: Callable[[Action], ActionOutcome] = self.take
         configured = policy or GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING)
         self.settings = GuardSettings(configured, {}, {}, lambda values: None)
         self.enforcer = Enforcer(
@@ -76,17 +76,17 @@ class Machine:
     async def sample(self) -> AllocatorSample | None:
         return AllocatorSample(self.now, self.footprint, 0, self.footprint)
 
-    async def apply(self, action: Action, decision: Decision) -> Outcome:
+    async def apply(self, action: Action, decision: Decision) -> ActionOutcome:
         self.applied.append(action)
         return self.effect(action)
 
-    def take(self, action: Action) -> Outcome:
-        if isinstance(action, Unload):
+    def take(self, action: Action) -> ActionOutcome:
+        if isinstance(action, EvictModel):
             gone = next(m for m in self.models if m.id == action.model_id)
             self.models = tuple(m for m in self.models if m is not gone)
             self.footprint -= gone.bytes
-            return Outcome(action, freed=gone.bytes)
-        return Outcome(action)
+            return ActionOutcome(action, freed=gone.bytes)
+        return ActionOutcome(action)
 
     async def tick(self, after: float = 1.0) -> int:
         self.now += after
@@ -116,7 +116,7 @@ async def test_one_tick_unloads_until_the_soft_mark_and_no_further() -> None:
     machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2), model("c", 5 * GiB, 3))
     machine.footprint = int(9.2 * GiB)
     await machine.tick()
-    assert [a.model_id for a in machine.notable_actions if isinstance(a, Unload)] == ["a"]
+    assert [a.model_id for a in machine.notable_actions if isinstance(a, EvictModel)] == ["a"]
     assert machine.enforcer.latest is not None
     assert machine.enforcer.latest.decision.level is Level.OK
 
@@ -125,9 +125,9 @@ async def test_a_refused_unload_is_not_asked_for_again_in_the_same_tick() -> Non
     machine = Machine()
     machine.models = (model("a", 2 * GiB, 1), model("b", 2 * GiB, 2))
     machine.footprint = int(9.9 * GiB)
-    machine.effect = lambda action: Outcome(action, accepted=False)
+    machine.effect = lambda action: ActionOutcome(action, accepted=False)
     looks = await machine.tick()
-    assert [a.model_id for a in machine.notable_actions if isinstance(a, Unload)] == ["a", "b"]
+    assert [a.model_id for a in machine.notable_actions if isinstance(a, EvictModel)] == ["a", "b"]
     assert looks < MAX_LOOKS
 
 
@@ -138,7 +138,7 @@ async def test_monitor_mode_decides_the_same_and_does_nothing() -> None:
     await machine.tick()
     assert machine.applied == []
     asked = [a for e in machine.enforcer.record.entries for a in e.decision.actions]
-    assert any(isinstance(a, Unload) for a in asked)
+    assert any(isinstance(a, EvictModel) for a in asked)
     assert not machine.limits[-1].enabled
 
 
@@ -148,10 +148,10 @@ async def test_an_action_that_raises_is_refused_and_the_others_go_on() -> None:
     machine.models = (replace(machine.models[0], requests=1),)
     machine.footprint = 13 * GiB
 
-    def fail_first(action: Action) -> Outcome:
+    def fail_first(action: Action) -> ActionOutcome:
         if len(machine.notable_actions) == 1:
             raise RuntimeError("no")
-        return Outcome(action)
+        return ActionOutcome(action)
 
     machine.effect = fail_first
     await machine.tick()
@@ -221,7 +221,7 @@ async def test_what_had_an_effect_is_told_each_time() -> None:
         if any(isinstance(done.action, AbortRequests) for done in entry.outcomes)
     ]
     assert ended == [1, 1, 1, 1]
-    machine.effect = lambda action: Outcome(action, accepted=False)
+    machine.effect = lambda action: ActionOutcome(action, accepted=False)
     before = len(machine.enforcer.record.entries)
     for _ in range(4):
         await machine.tick()
@@ -274,7 +274,7 @@ async def test_followers_hear_of_eventful_decisions() -> None:
     await machine.tick()
     await asyncio.sleep(0)
     listener.cancel()
-    assert any(isinstance(a, Unload) for e in heard for a in e.decision.actions)
+    assert any(isinstance(a, EvictModel) for e in heard for a in e.decision.actions)
     assert [e.number for e in heard] == sorted(e.number for e in heard)
 
 

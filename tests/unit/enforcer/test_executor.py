@@ -6,15 +6,15 @@ from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     Action,
+    ActionOutcome,
     DropImageCache,
+    EvictModel,
     IdleReclaim,
     MarkPendingUnload,
-    Outcome,
     ReclaimBufferCache,
     ReturnFreePages,
     ShrinkRamCache,
     Suspend,
-    Unload,
     WalkStoreCap,
 )
 from omlxd.units import GiB
@@ -39,15 +39,15 @@ class Owners:
     def reclaim(self, *, when_idle: bool) -> None:
         self.reclaims.append(when_idle)
 
-    async def models(self, action: Action, error: OmlxdError) -> Outcome:
+    async def models(self, action: Action, error: OmlxdError) -> ActionOutcome:
         self.models_asked.append(action)
         self.load_error = error
-        return Outcome(action, freed=7)
+        return ActionOutcome(action, freed=7)
 
     async def release(self) -> int | None:
         return 5
 
-    def doers(self) -> ActionExecutor:
+    def executor(self) -> ActionExecutor:
         return ActionExecutor(self, lambda: self.up, self.models, self.release)
 
 
@@ -57,7 +57,7 @@ def owners() -> Owners:
 
 
 async def test_requests_are_ended_with_an_error_that_says_why(owners: Owners) -> None:
-    assert (await owners.doers().apply(AbortRequests("a"), HARD)).accepted
+    assert (await owners.executor().apply(AbortRequests("a"), HARD)).accepted
     ((model, error),) = owners.aborted
     assert model == "a"
     assert error.code == "memory_pressure_aborted"
@@ -66,31 +66,31 @@ async def test_requests_are_ended_with_an_error_that_says_why(owners: Owners) ->
 
 async def test_an_abort_that_meets_nobody_is_refused(owners: Owners) -> None:
     owners.open = 0
-    assert not (await owners.doers().apply(AbortRequests(None), HARD)).accepted
+    assert not (await owners.executor().apply(AbortRequests(None), HARD)).accepted
 
 
 async def test_models_are_the_pools_own(owners: Owners) -> None:
-    for action in (Unload("a", 1), MarkPendingUnload("a"), AbortLoads(("a",))):
-        assert (await owners.doers().apply(action, HARD)).freed == 7
+    for action in (EvictModel("a", 1), MarkPendingUnload("a"), AbortLoads(("a",))):
+        assert (await owners.executor().apply(action, HARD)).freed == 7
     assert len(owners.models_asked) == 3
     assert owners.load_error is not None
     assert owners.load_error.details["binding"] == "custom"
 
 
 async def test_a_reclaim_is_taken_once_the_runtime_is_up(owners: Owners) -> None:
-    assert (await owners.doers().apply(ReclaimBufferCache(), HARD)).accepted
-    assert (await owners.doers().apply(IdleReclaim(), HARD)).accepted
+    assert (await owners.executor().apply(ReclaimBufferCache(), HARD)).accepted
+    assert (await owners.executor().apply(IdleReclaim(), HARD)).accepted
     assert owners.reclaims == [False, True]
     owners.up = False
-    assert not (await owners.doers().apply(ReclaimBufferCache(), HARD)).accepted
+    assert not (await owners.executor().apply(ReclaimBufferCache(), HARD)).accepted
     assert owners.reclaims == [False, True]
 
 
 async def test_free_pages_are_measured(owners: Owners) -> None:
-    assert (await owners.doers().apply(ReturnFreePages(), HARD)).freed == 5
+    assert (await owners.executor().apply(ReturnFreePages(), HARD)).freed == 5
 
 
 async def test_what_has_no_owner_yet_is_refused(owners: Owners) -> None:
     for action in (DropImageCache(), ShrinkRamCache(1), WalkStoreCap(1), Suspend(("r",))):
-        outcome = await owners.doers().apply(action, HARD)
+        outcome = await owners.executor().apply(action, HARD)
         assert (outcome.accepted, outcome.freed) == (False, None)

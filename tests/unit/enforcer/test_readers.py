@@ -54,14 +54,14 @@ class Clocks:
 
 def test_a_source_that_fails_is_said_once_and_so_is_its_return() -> None:
     host, clocks = Host(), Clocks()
-    eyes = HostReader(host, clocks.watch(), lambda: None)
+    reader = HostReader(host, clocks.watch(), lambda: None)
     with capture_logs() as logs:
-        eyes.read(1.0)
+        reader.read(1.0)
         host.degraded = ("swap is unknown",)
-        eyes.read(2.0)
-        eyes.read(3.0)
+        reader.read(2.0)
+        reader.read(3.0)
         host.degraded = ()
-        eyes.read(4.0)
+        reader.read(4.0)
     assert [log["event"] for log in logs] == ["reading_degraded", "reading_degraded"]
     assert [log["lines"] for log in logs] == [["swap is unknown"], []]
     assert [log["log_level"] for log in logs] == ["warning", "info"]
@@ -70,13 +70,13 @@ def test_a_source_that_fails_is_said_once_and_so_is_its_return() -> None:
 def test_waking_up_is_said_and_asks_for_fresh_readings() -> None:
     host, clocks = Host(), Clocks()
     woken = []
-    eyes = HostReader(host, clocks.watch(), lambda: woken.append(True))
-    eyes.read(1.0)
+    reader = HostReader(host, clocks.watch(), lambda: woken.append(True))
+    reader.read(1.0)
     assert not woken
     clocks.sleep(3600)
     with capture_logs() as logs:
-        eyes.read(2.0)
-        eyes.read(3.0)
+        reader.read(2.0)
+        reader.read(3.0)
     assert woken == [True]
     assert [(log["event"], log["slept_seconds"]) for log in logs] == [("woke_up", 3600.0)]
 
@@ -98,30 +98,30 @@ class Engine:
         return self.answer
 
 
-def eyes_on(engine: Engine, *, working: bool = False) -> AllocatorSampler:
+def sampler_of(engine: Engine, *, working: bool = False) -> AllocatorSampler:
     return AllocatorSampler(engine, lambda: 100.0, lambda: working)
 
 
 async def test_an_idle_device_thread_is_asked_when_its_sample_is_old() -> None:
     engine = Engine()
-    assert await eyes_on(engine).sample() == engine.answer
+    assert await sampler_of(engine).sample() == engine.answer
     engine.latest_sample = AllocatorSample(99.95, 7, 8, 9)
-    assert await eyes_on(engine).sample() == engine.latest_sample
+    assert await sampler_of(engine).sample() == engine.latest_sample
     assert engine.asked == 1
 
 
 async def test_a_working_one_is_never_waited_for() -> None:
     engine = Engine()
-    assert await eyes_on(engine, working=True).sample() == engine.latest_sample
+    assert await sampler_of(engine, working=True).sample() == engine.latest_sample
     assert engine.asked == 0
 
 
 async def test_before_the_runtime_is_up_there_is_no_sample() -> None:
     engine = Engine()
     engine.info = engine.latest_sample = None
-    eyes = eyes_on(engine)
-    assert await eyes.sample() is None
-    assert not eyes.up
+    sampler = sampler_of(engine)
+    assert await sampler.sample() is None
+    assert not sampler.up
     assert engine.asked == 0
 
 
@@ -129,19 +129,19 @@ async def test_before_the_runtime_is_up_there_is_no_sample() -> None:
 async def test_no_answer_in_time_leaves_the_last_sample(answer: Exception | None) -> None:
     engine = Engine()
     engine.answer = answer
-    assert await eyes_on(engine).sample() == engine.latest_sample
+    assert await sampler_of(engine).sample() == engine.latest_sample
 
 
 def test_the_last_sample_of_an_idle_runtime_is_of_now_and_of_a_working_one_of_its_step() -> None:
     engine = Engine()
-    assert eyes_on(engine).latest == AllocatorSample(100.0, 1, 2, 3)
-    assert eyes_on(engine, working=True).latest == AllocatorSample(90.0, 1, 2, 3)
+    assert sampler_of(engine).latest == AllocatorSample(100.0, 1, 2, 3)
+    assert sampler_of(engine, working=True).latest == AllocatorSample(90.0, 1, 2, 3)
     engine.latest_sample = None
-    assert eyes_on(engine).latest is None
+    assert sampler_of(engine).latest is None
 
 
 def memory_of(engine: Engine) -> RuntimeMemory:
-    return eyes_on(engine).memory()
+    return sampler_of(engine).memory()
 
 
 def test_the_host_learns_the_working_set_once_it_is_known() -> None:

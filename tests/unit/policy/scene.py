@@ -8,12 +8,12 @@ from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     Action,
+    ActionOutcome,
     DropImageCache,
+    EvictModel,
     MarkPendingUnload,
-    Outcome,
     ReclaimBufferCache,
     ShrinkRamCache,
-    Unload,
 )
 from omlxd.policy.ceiling import Ceilings, HotCache
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
@@ -95,7 +95,7 @@ class ToyMachine:
         loaded = sum(m.bytes for m in self.models)
         return self.base + self.pool + (self.cached or 0) + self.images + loaded
 
-    def snapshot(self, outcomes: Sequence[Outcome] = ()) -> Snapshot:
+    def snapshot(self, outcomes: Sequence[ActionOutcome] = ()) -> Snapshot:
         cache = None if self.cached is None else HotCache(self.cached, 50 * GiB)
         return Snapshot(
             now=self.now,
@@ -112,7 +112,7 @@ class ToyMachine:
         self.now += after
         self.done = []
         decisions: list[Decision] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[ActionOutcome] = []
         while True:
             decision = decide(self.state, self.snapshot(outcomes), self.policy)
             decisions.append(decision)
@@ -122,7 +122,7 @@ class ToyMachine:
                 return decisions
             assert len(decisions) <= 8 + 2 * len(self.models), "the tick does not end"
 
-    def apply(self, action: Action) -> Outcome:
+    def apply(self, action: Action) -> ActionOutcome:
         before = self.usage
         self.done.append(action)
         match action:
@@ -131,8 +131,8 @@ class ToyMachine:
             case ReclaimBufferCache():
                 self.pool = 0
             case ShrinkRamCache(bytes=size):
-                return Outcome(action, freed=self._shrink(size))
-            case Unload():
+                return ActionOutcome(action, freed=self._shrink(size))
+            case EvictModel():
                 return self._unload(action)
             case AbortRequests(model_id=name):
                 return self._abort(action)
@@ -143,7 +143,7 @@ class ToyMachine:
                     self._change(name, load_aborting=True)
             case _:
                 pass
-        return Outcome(action, freed=before - self.usage)
+        return ActionOutcome(action, freed=before - self.usage)
 
     def _shrink(self, size: int) -> int:
         """What is dropped only moves into the pool."""
@@ -152,23 +152,23 @@ class ToyMachine:
         self.pool += dropped
         return dropped
 
-    def _unload(self, action: Unload) -> Outcome:
+    def _unload(self, action: EvictModel) -> ActionOutcome:
         name = action.model_id
         if name in self.refuse:
-            return Outcome(action, accepted=False)
+            return ActionOutcome(action, accepted=False)
         if name in self.slow:
-            return Outcome(action, in_flight=True)
+            return ActionOutcome(action, in_flight=True)
         before = self.usage
         self.models = [m for m in self.models if m.id != name]
-        return Outcome(action, freed=before - self.usage)
+        return ActionOutcome(action, freed=before - self.usage)
 
-    def _abort(self, action: AbortRequests) -> Outcome:
+    def _abort(self, action: AbortRequests) -> ActionOutcome:
         """A lease without a request stays: its reader is slow, or has not begun."""
         before, name = self.usage, action.model_id
         met = [m.id for m in self.models if name in (None, m.id) and m.requests]
         for each in met:
             self._change(each, requests=0, kv_bytes=0, busy=False)
-        return Outcome(action, accepted=bool(met), freed=before - self.usage)
+        return ActionOutcome(action, accepted=bool(met), freed=before - self.usage)
 
     def _change(self, name: str | None, **facts: Any) -> None:
         self.models = [replace(m, **facts) if name in (None, m.id) else m for m in self.models]

@@ -5,14 +5,14 @@ import pytest
 from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
+    ActionOutcome,
     DropImageCache,
+    EvictModel,
     IdleReclaim,
     MarkPendingUnload,
-    Outcome,
     ReclaimBufferCache,
     ReturnFreePages,
     ShrinkRamCache,
-    Unload,
     WalkStoreCap,
 )
 from omlxd.policy.ceiling import HotCache
@@ -187,9 +187,9 @@ def test_a_reclaim_that_nobody_takes_falls_through() -> None:
     """A request that no scheduler takes falls through."""
     scene = snapshot(SOFT + 1, [model("a", last_used=1.0), model("b")], pool=3 * GiB)
     first = decide(GuardState(), scene, POLICY)
-    refused = replace(scene, outcomes=(Outcome(ReclaimBufferCache(), accepted=False),))
+    refused = replace(scene, outcomes=(ActionOutcome(ReclaimBufferCache(), accepted=False),))
     second = decide(first.next_state, refused, POLICY)
-    assert second.actions == (Unload("b", 10 * GiB),)
+    assert second.actions == (EvictModel("b", 10 * GiB),)
     assert second.next_state.deferrals == 0
 
 
@@ -202,7 +202,7 @@ def test_an_emergency_does_not_defer() -> None:
 def test_a_deferral_in_a_burst_is_not_counted_twice() -> None:
     """Ticks closer together than half a poll interval count once: for the deferrals"""
     toy = machine(HARD + 9 * GiB // 10, model("a", busy=True), pool=3 * GiB)
-    toy.apply = lambda action: Outcome(action)  # type: ignore[method-assign]
+    toy.apply = lambda action: ActionOutcome(action)  # type: ignore[method-assign]
     toy.tick()
     toy.tick(after=0.2)
     assert toy.state.deferrals == 1
@@ -244,7 +244,7 @@ def test_a_hot_cache_that_frees_nothing_is_not_asked_twice() -> None:
     state, scene = GuardState(), snapshot(HARD, hot_cache=HotCache(GiB, GiB))
     first = decide(state, scene, POLICY)
     assert first.actions == (ShrinkRamCache(HARD - SOFT),)
-    nothing = replace(scene, outcomes=(Outcome(first.actions[0], freed=0),))
+    nothing = replace(scene, outcomes=(ActionOutcome(first.actions[0], freed=0),))
     assert decide(first.next_state, nothing, POLICY).rule == "warn"
 
 
@@ -276,7 +276,7 @@ def test_a_drained_pending_unload_goes_first() -> None:
         model("undrained", last_used=0.0, pending_unload=True, busy=True),
     )
     first = toy.tick()[0]
-    assert (first.rule, first.actions) == ("unload_drained", (Unload("drained", 10 * GiB),))
+    assert (first.rule, first.actions) == ("unload_drained", (EvictModel("drained", 10 * GiB),))
     assert names(toy) == {"old", "undrained"}
 
 
@@ -298,8 +298,8 @@ def test_the_least_recently_used_idle_model_goes_until_the_soft_mark() -> None:
     )
     decisions = toy.tick()
     assert [d.actions for d in decisions] == [
-        (Unload("a", 10 * GiB),),
-        (Unload("b", 10 * GiB),),
+        (EvictModel("a", 10 * GiB),),
+        (EvictModel("b", 10 * GiB),),
         (UP,),
     ]
     assert decisions[-1].level is Level.OK
@@ -339,12 +339,12 @@ def test_the_host_counters_do_not_age_during_a_slow_tick() -> None:
     first = decide(
         GuardState(), snapshot(30 * GiB, toy, reading=reading(footprint=30 * GiB, **free)), policy
     )
-    assert first.actions == (Unload("a", 2 * GiB),)
+    assert first.actions == (EvictModel("a", 2 * GiB),)
     sources = {"footprint": Source("kernel", 7.0)}
     slow = reading(footprint=28 * GiB, counted_footprint=30 * GiB, sources=sources, **free)
     second = decide(first.next_state, snapshot(28 * GiB, toy[1:], now=7.0, reading=slow), policy)
     assert second.ceiling == first.ceiling
-    assert (second.level, second.actions) == (Level.HARD, (Unload("b", 2 * GiB),))
+    assert (second.level, second.actions) == (Level.HARD, (EvictModel("b", 2 * GiB),))
 
 
 def test_at_soft_one_model_always_stays() -> None:
@@ -371,7 +371,7 @@ def test_at_hard_even_the_last_model_goes() -> None:
 def test_leftover_requests_of_an_idle_model_are_aborted_first(usage: int) -> None:
     """leftover requests aborted first, at either level"""
     toy = machine(usage, model("a", requests=2), model("b", last_used=1.0))
-    assert toy.tick()[0].actions == (AbortRequests("a"), Unload("a", 10 * GiB))
+    assert toy.tick()[0].actions == (AbortRequests("a"), EvictModel("a", 10 * GiB))
 
 
 def test_at_soft_running_requests_are_left_alone() -> None:
@@ -435,10 +435,10 @@ def test_an_abort_that_meets_nobody_goes_on_to_the_next_busy_model() -> None:
     stale = replace(toy.snapshot(), models=(replace(toy.models[0], requests=1), toy.models[1]))
     first = decide(toy.state, stale, POLICY)
     assert first.actions == (AbortRequests("a"),)
-    refused = replace(stale, outcomes=(Outcome(AbortRequests("a"), accepted=False),))
+    refused = replace(stale, outcomes=(ActionOutcome(AbortRequests("a"), accepted=False),))
     second = decide(first.next_state, refused, POLICY)
     assert second.actions == (AbortRequests("b"),)
-    taken = replace(stale, outcomes=(Outcome(AbortRequests("b")),))
+    taken = replace(stale, outcomes=(ActionOutcome(AbortRequests("b")),))
     assert decide(second.next_state, taken, POLICY).rule == "abort_least_recent"
 
 
@@ -447,7 +447,7 @@ def test_an_emergency_in_which_nobody_can_be_ended_asks_for_the_pool_when_idle()
     scene = snapshot(CEILING + 2 * GiB, [model("p", pinned=True, busy=True)])
     first = decide(GuardState(), scene, POLICY)
     assert first.actions == (AbortRequests(None),)
-    refused = replace(scene, outcomes=(Outcome(AbortRequests(None), accepted=False),))
+    refused = replace(scene, outcomes=(ActionOutcome(AbortRequests(None), accepted=False),))
     assert decide(first.next_state, refused, POLICY).actions == (IdleReclaim(),)
 
 
@@ -470,7 +470,7 @@ def test_a_load_is_left_alone_while_something_unpinned_is_loaded() -> None:
     assert kinds(toy.done) == ["AbortRequests", "WalkStoreCap"]
     leased_meanwhile = machine(HARD, model("a"), model("x", loading=True), refuse=frozenset("a"))
     leased_meanwhile.tick()
-    assert kinds(leased_meanwhile.done) == ["Unload", "WalkStoreCap"]
+    assert kinds(leased_meanwhile.done) == ["EvictModel", "WalkStoreCap"]
 
 
 def test_in_an_emergency_all_requests_of_pinned_models_end() -> None:
@@ -514,9 +514,9 @@ def test_an_unload_that_is_refused_is_not_tried_again_in_the_tick() -> None:
     """an action that freed nothing is not repeated in the same tick"""
     toy = machine(HARD, model("a"), model("b", last_used=1.0), refuse=frozenset({"a"}))
     toy.tick()
-    assert [a for a in toy.done if isinstance(a, Unload)] == [
-        Unload("a", 10 * GiB),
-        Unload("b", 10 * GiB),
+    assert [a for a in toy.done if isinstance(a, EvictModel)] == [
+        EvictModel("a", 10 * GiB),
+        EvictModel("b", 10 * GiB),
     ]
 
 

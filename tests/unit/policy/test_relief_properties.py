@@ -10,11 +10,11 @@ from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     Action,
+    ActionOutcome,
+    EvictModel,
     MarkPendingUnload,
-    Outcome,
     ReclaimBufferCache,
     ShrinkRamCache,
-    Unload,
     WalkStoreCap,
 )
 from omlxd.policy.pressure import Level
@@ -82,7 +82,7 @@ def hard(toy: ToyMachine) -> int:
     return int((toy.policy.custom_ceiling_bytes or 0) * toy.policy.hard)
 
 
-DESTRUCTIVE = (Unload, AbortRequests, AbortLoads, MarkPendingUnload, ShrinkRamCache)
+DESTRUCTIVE = (EvictModel, AbortRequests, AbortLoads, MarkPendingUnload, ShrinkRamCache)
 
 
 @given(machines())
@@ -90,7 +90,7 @@ def test_pinned_and_leased_models_are_never_unloaded(toy: ToyMachine) -> None:
     """Pinned: never unloaded by pressure"""
     kept = {m.id for m in toy.models if m.pinned or m.busy or m.loading}
     decisions = toy.tick()
-    unloaded = {a.model_id for d in decisions for a in d.actions if isinstance(a, Unload)}
+    unloaded = {a.model_id for d in decisions for a in d.actions if isinstance(a, EvictModel)}
     pinned = {m.id for m in toy.models if m.pinned}
     assert not unloaded & kept
     assert pinned <= kept
@@ -152,7 +152,7 @@ def test_no_model_is_unloaded_needlessly(toy: ToyMachine) -> None:
     before = {m.id: m for m in toy.models}
     for decision in toy.tick():
         usage = decision.usage.bytes or 0
-        unloads = [a for a in decision.actions if isinstance(a, Unload)]
+        unloads = [a for a in decision.actions if isinstance(a, EvictModel)]
         assert len(unloads) <= 1
         for unload in unloads:
             assert usage > soft(toy)
@@ -186,7 +186,7 @@ def test_nothing_running_is_aborted_while_something_idle_could_go(toy: ToyMachin
     gone: set[str] = set()
     for decision in toy.tick():
         for action in decision.actions:
-            if isinstance(action, Unload):
+            if isinstance(action, EvictModel):
                 gone.add(action.model_id)
             if isinstance(action, AbortRequests) and action.model_id in {*busy, None}:
                 assert gone == idle
@@ -211,8 +211,8 @@ def test_a_tick_never_repeats_itself_and_ends(toy: ToyMachine) -> None:
     assert len(decisions) <= len(toy.models) + 6
 
 
-def _freed_nothing(action: Action) -> Outcome:
-    return Outcome(action, accepted=not isinstance(action, ReclaimBufferCache), freed=0)
+def _freed_nothing(action: Action) -> ActionOutcome:
+    return ActionOutcome(action, accepted=not isinstance(action, ReclaimBufferCache), freed=0)
 
 
 @given(machines())

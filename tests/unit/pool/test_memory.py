@@ -18,10 +18,10 @@ from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
     DropImageCache,
+    EvictModel,
     IdleReclaim,
     MarkPendingUnload,
     ReclaimBufferCache,
-    Unload,
 )
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.pool.options import PoolOptions
@@ -523,7 +523,7 @@ async def test_paused_admission_holds_loads_back_until_it_resumes() -> None:
 async def test_the_guard_unloads_an_idle_model_and_hears_what_came_free() -> None:
     house = two_models()
     await house.pool.load("a")
-    outcome = await house.pool.apply(Unload("a", 100 * MiB))
+    outcome = await house.pool.apply(EvictModel("a", 100 * MiB))
     assert (outcome.accepted, outcome.freed) == (True, 100 * MiB)
 
 
@@ -534,7 +534,7 @@ async def test_the_guard_never_unloads_a_model_in_use_or_pinned() -> None:
     use = house.use("a")
     await settle()
     for name in ("a", "p", "unknown"):
-        assert not (await house.pool.apply(Unload(name, 1))).accepted
+        assert not (await house.pool.apply(EvictModel(name, 1))).accepted
     assert house.engine.resident == {"a", "p"}
     await use.done()
 
@@ -546,12 +546,12 @@ async def test_an_unload_that_takes_longer_than_a_poll_is_in_flight() -> None:
     house.engine.tickets[0].finish()
     await settle()
     await use.done()
-    applying = asyncio.create_task(house.pool.apply(Unload("a", 1)))
+    applying = asyncio.create_task(house.pool.apply(EvictModel("a", 1)))
     await house.time.pass_by(1)
     outcome = await applying
     assert (outcome.accepted, outcome.in_flight, outcome.freed) == (True, True, None)
     assert house.pool.views()[0].unloading
-    again = asyncio.create_task(house.pool.apply(Unload("a", 1)))
+    again = asyncio.create_task(house.pool.apply(EvictModel("a", 1)))
     await settle()
     house.engine.unloads[0][1].set_result(5)
     assert (await again).freed == 5

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from omlxd.errors import ModelLoadFailed, OmlxdError
 from omlxd.model_settings.options import ModelSettings
-from omlxd.policy.actions import AbortLoads, MarkPendingUnload, Unload
+from omlxd.policy.actions import AbortLoads, EvictModel, MarkPendingUnload
 from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, Use, a_model, settle
 
@@ -115,7 +115,7 @@ class World:
     def guard(self, what: str) -> None:
         for name in NAMES:
             action = {
-                "unload": Unload(name, 1),
+                "unload": EvictModel(name, 1),
                 "mark": MarkPendingUnload(name),
                 "abort": AbortLoads((name,)),
             }[what]
