@@ -83,6 +83,18 @@ def read_json(path: Path) -> Any | None:
         raise DamagedFile(path, _move_aside(path), "is not valid JSON") from error
 
 
+def peek_json(path: Path) -> Mapping[str, Any] | None:
+    """The JSON object in ``path``, which may be another program's; nothing is changed.
+
+    None when there is no file, or it cannot be read, or it holds no JSON object.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Put ``value`` in place of what ``path`` held; readable by its owner only.
 
@@ -91,7 +103,8 @@ def write_json(path: Path, value: Any) -> None:
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(path, text.encode(), PRIVATE)
+    # A path may hold bytes that are no UTF-8 (lone surrogates): JSON writes them as escapes.
+    write_atomically(path, text.encode(errors="backslashreplace"), PRIVATE)
 
 
 def write_atomically(path: Path, content: bytes, mode: int) -> None:

@@ -17,8 +17,8 @@ import httpx
 from child_daemon import child, heed, leave, log_tail, say, wait_for
 from conversation import CannotGoOn, answer, ask, load
 
-from omlxd.cli.client import Unreachable, address_of, key_for, read_instance
-from omlxd.service.single_instance import running
+from omlxd.cli.client import Unreachable, key_for
+from omlxd.instance import read_record, running
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".home"
@@ -44,7 +44,8 @@ def make_model() -> None:
 def headers_for(url: str) -> dict[str, str]:
     """The API key: OMLXD_KEY, else what the daemon of this clone left, if that is the one there."""
     state = HOME / "state"
-    ours = address_of(read_instance(state) or {}) == url
+    record = read_record(state)
+    ours = record is not None and record.url == url
     key = key_for(state, os.environ) if ours else os.environ.get("OMLXD_KEY", "").strip()
     return {"authorization": f"Bearer {key}"} if key else {}
 

@@ -14,7 +14,6 @@ from omlxd.cli.home import daemon_places
 if TYPE_CHECKING:
     import httpx
 
-INSTANCE = "instance.json"
 PATIENCE = 5.0
 """Seconds; everything asked here is answered from memory, or within one tick of the guard."""
 
@@ -43,75 +42,35 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
     if named:
         named = named if "://" in named else f"http://{named}"
         return named.rstrip("/").removesuffix("/v1")
+    # Late: a command that is given an address does without.
+    from omlxd import instance
+
     state = daemon_places(home, environ).state
-    found = read_instance(state)
-    if (found is None or not is_alive(found)) and _is_held(state):
+    if instance.is_closed(state):
         raise Unreachable(
-            f"omlxd runs (its lock is held), but there is no {state / INSTANCE} of it, as on a "
+            f"you may not look into {state}, which another account's daemon has. Run this with "
+            "sudo, or name the daemon with --url."
+        )
+    path, found = state / instance.RECORD, instance.read_record(state)
+    alive = found is not None and instance.is_alive(found)
+    if not alive and instance.is_held(state):
+        raise Unreachable(
+            f"omlxd runs (its lock is held), but there is no {path} of it, as on a "
             "full disk: name its address with --url."
         )
-    if found is None:
+    if not path.exists():
         raise NotRunning(
             f"omlxd is not running (nothing in {state}). Start it with `omlxd serve`, or name "
             "a daemon elsewhere with --url."
         )
-    address = address_of(found)
-    if not is_alive(found):
+    who = "the process" if found is None else f"process {found.pid}"
+    if found is None or not alive:
         raise NotRunning(
-            f"omlxd is not running: process {found.get('pid')}, which left {state / INSTANCE}, is "
-            "gone. Start it with `omlxd serve`."
+            f"omlxd is not running: {who}, which left {path}, is gone. Start it with `omlxd serve`."
         )
-    if address is None:
-        raise Unreachable(f"omlxd (process {found.get('pid')}) has not opened its port yet.")
-    return address
-
-
-def _is_held(state: Path) -> bool:
-    from omlxd.service.single_instance import is_held
-
-    return is_held(state)
-
-
-def read_instance(state: Path) -> dict[str, Any] | None:
-    """What the last daemon of this folder wrote about itself; None without such a file.
-
-    Raises Unreachable when it is closed to us.
-    """
-    try:
-        found = json.loads((state / INSTANCE).read_text(encoding="utf-8"))
-    except PermissionError:
-        raise Unreachable(
-            f"you may not look into {state}, which another account's daemon has. Run this with "
-            "sudo, or name the daemon with --url."
-        ) from None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def address_of(instance: Mapping[str, Any]) -> str | None:
-    match instance:
-        case {"url": str(url)}:
-            return url
-        case {"host": str(host), "port": int(port)}:
-            # What is bound to every address is reached by loopback.
-            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-            return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        case _:
-            return None
-
-
-def is_alive(instance: Mapping[str, Any]) -> bool:
-    pid = instance.get("pid")
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # another user's, or one that may not be asked
-    return True
+    if found.url is None:
+        raise Unreachable(f"omlxd ({who}) has not opened its port yet.")
+    return found.url
 
 
 def find_key(url: str | None, home: str | None, environ: Mapping[str, str]) -> str | None:

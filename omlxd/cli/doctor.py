@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from omlxd.cli.service_context import Context
     from omlxd.config.load import Config
     from omlxd.doctor.finding import Finding
+    from omlxd.instance import InstanceRecord
     from omlxd.service.job import Account
-    from omlxd.service.single_instance import InstanceRecord
 
 WIDTH = 14
 """Of the column with the names."""
@@ -213,14 +213,13 @@ def _service(context: "Context", config: "Config") -> "Generator[Finding, None, 
 def _daemon(
     context: "Context", config: "Config", account: "Account | None", *, serviced: bool
 ) -> "Iterator[Finding]":
+    from omlxd import instance
     from omlxd.api.key_file import path_in, read_keys
     from omlxd.daemon.listen import holder
     from omlxd.doctor import network
     from omlxd.errors import ConfigError
-    from omlxd.service import health, single_instance
-    from omlxd.service.health import Healthy
 
-    running = single_instance.running(config.places.state)
+    running = instance.running(config.places.state)
     server = config.server
     yield network.check_port(server.host, server.port, running, serviced=serviced, holder=holder)
     if server.socket is not None:
@@ -229,12 +228,12 @@ def _daemon(
         owner = None if account is None else account.uid
         any_key = bool(read_keys(path_in(config.places.state), owner=owner))
         yield network.check_reach(server.host, any_key=any_key)
-    answer = health.ask(running.url) if running is not None and running.url else None
-    if running is None and single_instance.is_held(config.places.state):
+    answer = instance.ask_health(running.url) if running is not None and running.url else None
+    if running is None and instance.is_held(config.places.state):
         yield network.unrecorded(config.places.state)
     else:
         yield network.check_health(running, answer, serviced=serviced)
-    if running is not None and isinstance(answer, Healthy):
+    if running is not None and isinstance(answer, instance.Healthy):
         yield from _guard(running, config.places.state)
 
 

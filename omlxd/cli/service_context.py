@@ -8,7 +8,8 @@ from pathlib import Path
 from omlxd.cli.home import places_of
 from omlxd.config.places import APP, Places, absolute, places
 from omlxd.errors import ConfigError, ServiceFailed
-from omlxd.service import health, interpreter, machine, remembered
+from omlxd.instance import ask_health
+from omlxd.service import interpreter, machine, remembered
 from omlxd.service.definition import Written
 from omlxd.service.interpreter import Interpreter
 from omlxd.service.job import Account, JobSpec, carried_environment, is_odd
@@ -94,7 +95,7 @@ class Context:
             raise ServiceFailed("not installed: " + "\nand: ".join(texts) + hint)
 
     def watch(self) -> Watch:
-        return Watch(self.places.state, health.ask, self.machine.pace)
+        return Watch(self.places.state, ask_health, self.machine.pace)
 
     def installed(self) -> Supervisor:
         known = remembered.recall(self.places.state)

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from omlxd.instance import Healthy, Unhealthy
 from omlxd.service.control import ServiceStatus, is_job
 from omlxd.service.exit_codes import Ending
-from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.job import with_secrets
 
 

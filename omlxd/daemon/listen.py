@@ -80,19 +80,10 @@ def holder(host: str, port: int) -> str:
 
 
 def _omlxd_instance(host: str, port: int) -> str | None:
-    import http.client
-    import json
+    from omlxd.instance import Healthy, ask_health, reachable_url
 
-    connection = http.client.HTTPConnection(host, port, timeout=1.0)
-    try:
-        connection.request("GET", "/health")
-        answer = json.loads(connection.getresponse().read(65536))
-    except (OSError, ValueError, RecursionError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    instance = answer.get("instance_id") if isinstance(answer, dict) else None
-    return instance if isinstance(instance, str) and "version" in answer else None
+    health = ask_health(reachable_url(host, port), limit=1.0)
+    return health.instance_id if isinstance(health, Healthy) else None
 
 
 def _process(host: str, port: int) -> tuple[str, int] | None:

@@ -12,9 +12,8 @@ from omlxd.daemon.listen import bound
 from omlxd.daemon.local_socket import check_local_socket
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.errors import ConfigError, PortTaken
-from omlxd.service.health import Health, Healthy
+from omlxd.instance import RECORD, Health, Healthy, InstanceRecord
 from omlxd.service.job import Account
-from omlxd.service.single_instance import RECORD, InstanceRecord
 
 Bindable = Callable[[str, int], OSError | ValueError | None]
 """Host and port -> why they cannot be bound; None when they can."""

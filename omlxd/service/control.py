@@ -5,14 +5,14 @@ from pathlib import Path
 
 import structlog
 
+from omlxd import instance
 from omlxd.errors import ServiceFailed
-from omlxd.service import last_exit, restarts, single_instance
+from omlxd.instance import Health, InstanceRecord
+from omlxd.service import last_exit, restarts
 from omlxd.service.definition import Written, read_back
-from omlxd.service.health import Health
 from omlxd.service.last_exit import LastExit
 from omlxd.service.names import EXIT_TIMEOUT
 from omlxd.service.remembered import one_at_a_time
-from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
 from omlxd.service.watch import Watch
 
@@ -45,7 +45,7 @@ def start(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
     """The running instance; started when none ran. Raises ServiceFailed."""
     with one_at_a_time(watch.state, pace):
         _demand_installed(supervisor, watch.state)
-        view, running = supervisor.view(), single_instance.running(watch.state)
+        view, running = supervisor.view(), instance.running(watch.state)
         if running is not None and is_job(view, running):
             return watch.until_up(watch.before_any(), supervisor)
         restarts.forget(watch.state)
@@ -96,7 +96,7 @@ def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
     The clean exit after SIGTERM is 0, so the supervisor does not start it again by itself.
     """
     before = watch.before()
-    running, view = single_instance.running(watch.state), supervisor.view()
+    running, view = instance.running(watch.state), supervisor.view()
     if running is not None and not may_be_job(view, running):
         raise ServiceFailed(
             f"omlxd runs already, but not as the service: pid {running.pid} "
@@ -119,7 +119,7 @@ def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
 def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:
     """Everything at once; changes nothing."""
     look = watch.look()
-    left = single_instance.read_record(watch.state)
+    left = instance.read_record(watch.state)
     content = _content(supervisor)
     written = None if content is None else read_back(content)
     interpreter = None if written is None else written.interpreter

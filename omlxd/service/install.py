@@ -10,17 +10,15 @@ from typing import assert_never
 import structlog
 
 from omlxd.errors import ServiceFailed
+from omlxd.instance import Healthy, InstanceRecord
 from omlxd.service import access, restarts
 from omlxd.service.control import may_be_job, restart_loaded
 from omlxd.service.definition import read_back
-from omlxd.service.files import make_private_folder
-from omlxd.service.health import Healthy
 from omlxd.service.job import JobSpec
 from omlxd.service.remembered import StateFile, one_at_a_time, remember
-from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
 from omlxd.service.watch import Look, Watch
-from omlxd.store import write_atomically
+from omlxd.store import PRIVATE, write_atomically
 
 log = structlog.get_logger(__name__)
 
@@ -121,7 +119,7 @@ def prepare_folders(job: JobSpec) -> None:
         for folder in (job.state, job.logs, job.config_file.parent):
             _make_for(folder, job)
         if not job.config_file.exists():
-            write_atomically(job.config_file, STARTER_CONFIG.encode(), 0o600)
+            write_atomically(job.config_file, STARTER_CONFIG.encode(), PRIVATE)
             _give(job.config_file, job)
         wrong = access.problems(job)
     except OSError as error:
@@ -229,7 +227,7 @@ def _running(look: Look, view: JobView) -> Healthy | None:
 def _make_for(folder: Path, job: JobSpec) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
     for path in reversed(missing):
-        make_private_folder(path)
+        path.mkdir(mode=0o700, exist_ok=True)
         _give(path, job)
 
 

@@ -9,7 +9,7 @@ import structlog
 from omlxd.errors import OmlxdError
 from omlxd.service import restarts
 from omlxd.service.exit_codes import Ending, ending_of, exit_code
-from omlxd.service.files import make_private_folder, read_json, write_json
+from omlxd.store import peek_json, write_json
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +72,6 @@ def record(
         supervised=who.supervised,
     )
     try:
-        make_private_folder(state)
         write_json(state / NAME, {**asdict(last), "ending": ending.value})
     except OSError as failure:
         log.warning("last_exit_not_recorded", folder=str(state), error=str(failure))
@@ -81,7 +80,7 @@ def record(
 
 def read(state: Path) -> LastExit | None:
     """The last ending; None when there is none or its file is damaged."""
-    value = read_json(state / NAME)
+    value = peek_json(state / NAME)
     if value is None:
         return None
     known: dict[str, Any] = {key: value.get(key) for key in LastExit.__dataclass_fields__}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from omlxd.service.files import PRIVATE_FILE, make_private_folder
 from omlxd.service.names import LOG
+from omlxd.store import PRIVATE
 from omlxd.units import MiB
 
 MOST_BYTES = 10 * MiB
@@ -129,11 +129,11 @@ class RotatingLog(io.TextIOBase):
             view = view[written:]
 
     def _open(self) -> None:
-        make_private_folder(self._path.parent)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, PRIVATE_FILE)
+        descriptor = os.open(self._path, flags, PRIVATE)
         with contextlib.suppress(OSError):
-            os.fchmod(descriptor, PRIVATE_FILE)
+            os.fchmod(descriptor, PRIVATE)
         self._file = io.FileIO(descriptor, "ab")
         self._size = os.fstat(descriptor).st_size
         if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service.files import read_json, write_json
 from omlxd.service.supervisor import Pace
+from omlxd.store import peek_json, write_json
 
 NAME = "service.json"
 LOCK = "service.lock"
@@ -34,7 +34,7 @@ def remember(state: Path, what: StateFile) -> None:
 
 def recall(state: Path) -> StateFile | None:
     """None when nothing is installed, or the file is damaged."""
-    value = read_json(state / NAME)
+    value = peek_json(state / NAME)
     if value is None:
         return None
     texts = {key: value.get(key) for key in StateFile.__dataclass_fields__}

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from omlxd.service.files import make_private_folder, read_json, write_json
+from omlxd.store import peek_json, write_json
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,6 @@ def note_start(state: Path, now: float) -> bool:
     """Count this start; True when the daemon must not go on. A bad disk counts nothing."""
     starts = (*in_a_row(_read(state), now), now)
     try:
-        make_private_folder(state)
         write_json(state / NAME, {"starts": list(starts)})
     except OSError as failure:
         log.warning("start_not_counted", folder=str(state), error=str(failure))
@@ -65,7 +64,7 @@ def forget(state: Path) -> None:
 
 
 def _read(state: Path) -> tuple[float, ...]:
-    value = read_json(state / NAME) or {}
+    value = peek_json(state / NAME) or {}
     starts = value.get("starts")
     if not isinstance(starts, list):
         return ()

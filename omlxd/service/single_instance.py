@@ -12,118 +12,31 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
 import structlog
 
 from omlxd.errors import AlreadyRunning, ConfigError
-from omlxd.service.files import make_private_folder, read_json, write_json
+from omlxd.instance import (
+    LOCK,
+    RECORD,
+    TAKEN,
+    InstanceRecord,
+    ProcessStart,
+    is_alive,
+    process_start,
+    read_record,
+)
+from omlxd.store import write_json
 
 log = structlog.get_logger(__name__)
 
-LOCK = "omlxd.lock"
-RECORD = "instance.json"
-SAME_START = 2.0
-"""Seconds; a process's start is computed from the boot time, which clock steps move a little."""
 LOOK = 0.02
 """Seconds; longer than a command takes that looks whether the lock is held."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
-
-ProcessStart = Callable[[int], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceRecord:
-    """Attributes:
-    process_started: when the process began, as the system tells, seconds since 1970;
-        with ``pid`` it names a process for good, since pids are used again.
-    started_at: when it took the folder, seconds since 1970.
-    host, port: where the API answers; None until the port is bound.
-    interpreter: the Python that runs it, symbolic links unresolved.
-    """
-
-    instance_id: str
-    pid: int
-    started_at: float
-    version: str
-    host: str | None = None
-    port: int | None = None
-    process_started: float | None = None
-    interpreter: str | None = None
-
-    @property
-    def url(self) -> str | None:
-        """An address that a client on this machine can use."""
-        if self.host is None or self.port is None:
-            return None
-        return reachable_url(self.host, self.port)
-
-
-def process_start(pid: int) -> float | None:
-    """When the process ``pid`` began, seconds since 1970; None when there is no such process."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.NoSuchProcess:
-        return None
-    except psutil.AccessDenied:
-        return 0.0
-
-
-def is_alive(record: InstanceRecord, started: ProcessStart = process_start) -> bool:
-    """Whether the recorded process still runs, and is not another one with its pid."""
-    now = started(record.pid)
-    if now is None:
-        return False
-    unknown = record.process_started is None or now == 0.0
-    return unknown or abs(now - (record.process_started or 0.0)) <= SAME_START
-
-
-def read_record(state: Path) -> InstanceRecord | None:
-    """Who wrote the record last, alive or not; None when there is none or it is damaged."""
-    value = read_json(state / RECORD)
-    if value is None:
-        return None
-    known = {k: value[k] for k in InstanceRecord.__dataclass_fields__ if k in value}
-    try:
-        record = InstanceRecord(**known)
-        sound = record.pid > 0 and record.started_at >= 0 and record.instance_id != ""
-    except TypeError:
-        return None
-    return record if sound else None
-
-
-def running(state: Path, started: ProcessStart = process_start) -> InstanceRecord | None:
-    """The instance that runs on this data folder now."""
-    record = read_record(state)
-    return record if record is not None and is_alive(record, started) else None
-
-
-def is_held(state: Path) -> bool:
-    """Whether a process holds the folder, be there a record of it or not."""
-    return _is_locked(state / LOCK) or _is_locked(state)
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        # Let go at once; a daemon that starts in this moment asks for it again.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in _TAKEN
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class InstanceLock:
@@ -134,13 +47,10 @@ class InstanceLock:
         state: Path,
         descriptor: int,
         record: InstanceRecord,
-        stale: InstanceRecord | None,
     ) -> None:
         self._state = state
         self._descriptor: int | None = descriptor
         self.record = record
-        self.stale = stale
-        """What the previous instance left because it was killed; None after a clean end."""
 
     def announce(self, host: str, port: int) -> None:
         """Let others know where the API answers."""
@@ -177,7 +87,7 @@ def take(
     Raises AlreadyRunning with who holds it, ConfigError when the folder cannot be used.
     """
     try:
-        make_private_folder(state)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = _open_lock(state)
     except OSError as error:
         raise ConfigError(
@@ -202,15 +112,9 @@ def take(
         version=version,
         interpreter=interpreter,
     )
-    lock = InstanceLock(state, descriptor, record, previous)
+    lock = InstanceLock(state, descriptor, record)
     lock.write()
     return lock
-
-
-def reachable_url(host: str, port: int) -> str:
-    """An address that a client on this machine can use for a listener bound to ``host``."""
-    near = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
 
 
 def _open_lock(state: Path) -> int:
@@ -228,7 +132,7 @@ def _lock(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in _TAKEN:
+            if error.errno not in TAKEN:
                 raise
         else:
             return True

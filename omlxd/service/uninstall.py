@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from omlxd import instance
 from omlxd.errors import ServiceFailed
-from omlxd.service import control, last_exit, remembered, restarts, single_instance
+from omlxd.service import control, last_exit, remembered, restarts
 from omlxd.service.names import LOG, STDERR, STDOUT
 from omlxd.service.supervisor import Pace, Supervisor
 
 STATE_FILES = (
     *("guard.json", "models.json", "model-sizes.json", "keys.json", "keys.json.lock", "local.key"),
-    *(single_instance.RECORD, last_exit.NAME, restarts.NAME, remembered.NAME, remembered.LOCK),
-    single_instance.LOCK,
+    *(instance.RECORD, last_exit.NAME, restarts.NAME, remembered.NAME, remembered.LOCK),
+    instance.LOCK,
 )
 """Everything that is ever written to the state folder (names are retyped where the layer is above
 ours; a test compares them). The sign that it is ours goes last, so that
@@ -65,7 +66,7 @@ def purge(what: Belongings, user_home: Path) -> tuple[Path, ...]:
     In a folder given with ``--home`` nothing, unless a daemon has ever run on it.
     Raises ServiceFailed when a daemon still runs there, or the folder is not ours alone.
     """
-    running = single_instance.running(what.state)
+    running = instance.running(what.state)
     if running is not None:
         raise ServiceFailed(
             f"omlxd still runs on {what.state} (pid {running.pid}, started by hand); stop it first"
@@ -75,7 +76,7 @@ def purge(what: Belongings, user_home: Path) -> tuple[Path, ...]:
             f"--purge would delete folders in {what.home}, which is not omlxd's alone; "
             "delete them by hand"
         )
-    if what.home is not None and not (what.state / single_instance.LOCK).exists():
+    if what.home is not None and not (what.state / instance.LOCK).exists():
         return ()
     removed = [path for path in _logs(what.logs) if _remove_file(path)]
     if what.config_file is not None and _remove_file(what.config_file):

@@ -8,11 +8,18 @@ from typing import assert_never
 import structlog
 
 from omlxd.errors import ServiceFailed
-from omlxd.service import last_exit, single_instance
+from omlxd.instance import (
+    Health,
+    Healthy,
+    InstanceRecord,
+    Unhealthy,
+    is_alive,
+    read_record,
+    running,
+)
+from omlxd.service import last_exit
 from omlxd.service.exit_codes import PERMANENT
-from omlxd.service.health import Health, Healthy, Unhealthy
 from omlxd.service.last_exit import LastExit
-from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView, Pace, Supervisor
 
 log = structlog.get_logger(__name__)
@@ -122,7 +129,7 @@ class Watch:
         return Watch(state, self._ask, self._pace, within=self._within)
 
     def before(self) -> Before:
-        record = single_instance.read_record(self._state)
+        record = read_record(self._state)
         return Before(None if record is None else record.instance_id, last_exit.read(self._state))
 
     def before_any(self) -> Before:
@@ -131,7 +138,7 @@ class Watch:
 
     def look(self) -> Look:
         """The running instance only; a record that a killed one left is none."""
-        record = single_instance.running(self._state)
+        record = running(self._state)
         url = None if record is None else record.url
         return Look(
             record=record,
@@ -164,7 +171,7 @@ class Watch:
     def until_ended(self, record: InstanceRecord, limit: float) -> bool:
         """Whether this instance's process ended within ``limit`` seconds."""
         until = self._pace.now() + limit
-        while single_instance.is_alive(record):
+        while is_alive(record):
             if self._pace.now() >= until:
                 return False
             self._pace.sleep(POLL)
@@ -200,7 +207,7 @@ class Watch:
 
     def _too_late(self, why: str, job: JobView) -> str:
         text = f"not healthy after {self._within:.0f} s: {why}"
-        if job.pid is not None and single_instance.running(self._state) is None:
+        if job.pid is not None and running(self._state) is None:
             return (
                 f"{text}. Its process {job.pid} runs and has left no record in {self._state}: "
                 "it has just started, or the disk is full"

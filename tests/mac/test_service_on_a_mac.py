@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from omlxd.errors import ServiceFailed
+from omlxd.instance import ask_health
 from omlxd.service import control, install, plist, uninstall
 from omlxd.service.awake import Awake, Child, spawn_quietly
 from omlxd.service.domains import choose
-from omlxd.service.health import ask
 from omlxd.service.install import Course, Offer
 from omlxd.service.job import JobSpec
 from omlxd.service.launchctl import Code, Launchctl
@@ -45,7 +45,7 @@ class Trial:
         self.target = self.domain.target(LABEL)
         folder = Path.home() / "Library" / "LaunchAgents"
         self.supervisor = LaunchdJob(self.launchctl, self.domain, LABEL, folder, PACE)
-        self.watch = Watch(home / "state", ask, PACE, within=30.0)
+        self.watch = Watch(home / "state", ask_health, PACE, within=30.0)
         python = home / "python"
         home.mkdir(exist_ok=True)
         python.write_text(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.cli.client import INSTANCE, Daemon, Unreachable, read_instance
+from omlxd.cli.client import Daemon, Unreachable
 from omlxd.daemon import listen
-from omlxd.service import health
-from omlxd.service.files import read_json
+from omlxd.instance import RECORD, Unhealthy, ask_health, read_record
+from omlxd.store import peek_json
 
 DEEP = b"[" * 20_000
 
@@ -39,17 +39,17 @@ def port() -> Iterator[int]:
 
 def test_in_a_file_of_the_service(tmp_path: Path) -> None:
     (tmp_path / "service.json").write_bytes(DEEP)
-    assert read_json(tmp_path / "service.json") is None
+    assert peek_json(tmp_path / "service.json") is None
 
 
 def test_in_the_record_of_a_daemon(tmp_path: Path) -> None:
-    (tmp_path / INSTANCE).write_bytes(DEEP)
-    assert read_instance(tmp_path) is None
+    (tmp_path / RECORD).write_bytes(DEEP)
+    assert read_record(tmp_path) is None
 
 
 def test_in_the_answer_to_a_look_at_its_health(port: int) -> None:
-    found = health.ask(f"http://127.0.0.1:{port}")
-    assert isinstance(found, health.Unhealthy)
+    found = ask_health(f"http://127.0.0.1:{port}")
+    assert isinstance(found, Unhealthy)
     assert "something else than omlxd answers" in found.why
 
 

@@ -9,7 +9,15 @@ import pytest
 
 from omlxd import store
 from omlxd.daemon.listeners import write_local_key
-from omlxd.store import DamagedFile, StateFile, read_json, sweep, write_atomically, write_json
+from omlxd.store import (
+    DamagedFile,
+    StateFile,
+    peek_json,
+    read_json,
+    sweep,
+    write_atomically,
+    write_json,
+)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -44,6 +52,21 @@ def test_a_value_that_json_cannot_hold_leaves_the_old_one(tmp_path: Path) -> Non
             write_json(path, {"bad": bad})
     assert read_json(path) == {"good": 1}
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_path_that_is_no_utf8_survives(tmp_path: Path) -> None:
+    """A message may name such a path, as Python reads it from the disk."""
+    write_json(tmp_path / "state.json", {"path": "/caf\udce9"})
+    assert read_json(tmp_path / "state.json") == {"path": "/caf\udce9"}
+    (tmp_path / "state.json").read_text(encoding="utf-8")
+
+
+def test_a_file_that_may_be_another_program_s_is_read_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    for text, found in [("", None), ("[]", None), ('{"a": 1}', {"a": 1})]:
+        path.write_text(text)
+        assert peek_json(path) == found
+        assert path.read_text() == text
 
 
 def test_a_failed_write_leaves_the_old_value_and_no_litter(

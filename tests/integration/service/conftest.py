@@ -22,7 +22,7 @@ from omlxd.cli import service
 from omlxd.cli.doctor import examine
 from omlxd.cli.service_context import Context, context
 from omlxd.doctor.finding import Finding
-from omlxd.service import health
+from omlxd.instance import ask_health
 from omlxd.service.interpreter import Interpreter
 from omlxd.service.launchctl import Launchctl, Run, run_process
 from omlxd.service.machine import Machine
@@ -51,7 +51,7 @@ class ImpatientContext(Context):
     within: float
 
     def watch(self) -> Watch:
-        return Watch(self.places.state, health.ask, self.machine.pace, within=self.within)
+        return Watch(self.places.state, ask_health, self.machine.pace, within=self.within)
 
 
 def stand_in(world: Path) -> ModuleType:

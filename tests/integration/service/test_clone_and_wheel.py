@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
+from omlxd.instance import running
 from omlxd.service.names import LABEL
-from omlxd.service.single_instance import running
 from tests.integration.service.conftest import FREE_PORT, REPOSITORY, SUPPORT, UID, stand_in
 
 AS_ON_A_MAC = f"""

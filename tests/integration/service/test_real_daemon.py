@@ -15,9 +15,10 @@ import httpx
 import psutil
 import pytest
 
+from omlxd import instance
 from omlxd.doctor.finding import Verdict
 from omlxd.errors import ServiceFailed
-from omlxd.service import last_exit, single_instance
+from omlxd.service import last_exit
 from omlxd.service.exit_codes import Ending
 from tests.integration.service.conftest import FREE_PORT, REAL_DAEMON, REPOSITORY, Mac
 from tests.integration.service.real_mac import RealMac
@@ -72,7 +73,7 @@ def health(mac: Mac) -> Any:
 
 
 def new_instance(mac: Mac, before: dict[str, Any]) -> bool:
-    record = single_instance.running(mac.state)
+    record = instance.running(mac.state)
     return record is not None and record.instance_id != before["instance_id"]
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.service import last_exit, single_instance
+from omlxd import instance
+from omlxd.instance import Healthy, ask_health
+from omlxd.service import last_exit
 from omlxd.service.exit_codes import Ending
-from omlxd.service.health import Healthy, ask
 from tests.integration.service.conftest import SUPPORT
 
 Until = Callable[[Callable[[], bool]], None]
@@ -50,7 +51,7 @@ class Runner:
         return process.returncode, said
 
     def is_up(self) -> bool:
-        record = single_instance.running(self.state)
+        record = instance.running(self.state)
         return record is not None and record.url is not None
 
 
@@ -85,12 +86,12 @@ def test_kill_nine_leaves_a_stale_record_that_the_next_one_takes_over(
     until(runner.is_up)
     first.kill()
     first.wait(60)
-    left = single_instance.read_record(runner.state)
+    left = instance.read_record(runner.state)
     assert left is not None
-    assert single_instance.running(runner.state) is None
+    assert instance.running(runner.state) is None
     second = runner.start()
     until(runner.is_up)
-    record = single_instance.running(runner.state)
+    record = instance.running(runner.state)
     assert record is not None
     assert (record.pid, record.instance_id != left.instance_id) == (second.pid, True)
 
@@ -113,7 +114,7 @@ def test_a_taken_port(runner: Runner, taken_port: int, words: tuple[str, ...], c
     got, said = runner.end_of(*words)
     assert got == code
     assert f"Port {taken_port} on 127.0.0.1 is taken by" in said
-    assert single_instance.read_record(runner.state) is None
+    assert instance.read_record(runner.state) is None
 
 
 @pytest.mark.parametrize("words", [(), ("--supervised",)])
@@ -125,7 +126,7 @@ def test_a_fault_asks_for_a_restart(runner: Runner, words: tuple[str, ...]) -> N
 def test_a_native_abort_is_a_signal_and_leaves_its_record(runner: Runner) -> None:
     runner.config('mode = "abort"\n')
     assert runner.end_of("--supervised")[0] == -signal.SIGABRT
-    assert single_instance.read_record(runner.state) is not None
+    assert instance.read_record(runner.state) is not None
 
 
 def test_a_stop_is_zero_and_starts_the_count_anew(runner: Runner, until: Until) -> None:
@@ -135,7 +136,7 @@ def test_a_stop_is_zero_and_starts_the_count_anew(runner: Runner, until: Until) 
     process.terminate()
     assert process.wait(60) == 0
     assert not (runner.state / "starts.json").exists()
-    assert single_instance.read_record(runner.state) is None
+    assert instance.read_record(runner.state) is None
 
 
 def test_too_many_starts_end_with_zero_and_the_last_reason(runner: Runner) -> None:
@@ -161,7 +162,7 @@ def test_a_disk_that_takes_nothing_more_does_not_stop_the_daemon(
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
     process = runner.start("--supervised", prepare=full)
-    until(lambda: isinstance(ask(f"http://127.0.0.1:{port}"), Healthy))
+    until(lambda: isinstance(ask_health(f"http://127.0.0.1:{port}"), Healthy))
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from omlxd.api.key_file import LOCAL_FILE, path_in, read_keys
-from omlxd.cli import client
 from omlxd.cli.client import Unreachable, find_key, find_url
 from omlxd.cli.home import daemon_places
 from omlxd.cli.main import run
 from omlxd.config.places import places
+from omlxd.instance import RECORD
 from omlxd.service import plist, systemd
 from omlxd.service.definition import AGENTS, UNITS, installed
 from omlxd.service.job import JobSpec
@@ -58,8 +58,9 @@ def test_a_key_is_made_where_the_installed_daemon_reads_it(
 
 
 def test_the_installed_daemon_and_its_key_are_found(elsewhere: Path) -> None:
-    record = {"pid": os.getpid(), "host": "127.0.0.1", "port": 5}
-    (elsewhere / "state" / client.INSTANCE).write_text(json.dumps(record))
+    record = {"instance_id": "x", "pid": os.getpid(), "started_at": 1.0, "version": "1"}
+    record |= {"host": "127.0.0.1", "port": 5}
+    (elsewhere / "state" / RECORD).write_text(json.dumps(record))
     (elsewhere / "state" / LOCAL_FILE).write_text("omlxd_local\n")
     assert find_url(None, None, {}) == "http://127.0.0.1:5"
     assert find_key(None, None, {}) == "omlxd_local"
@@ -118,9 +119,9 @@ def test_the_daemon_of_the_whole_mac_is_meant_by_root_and_by_who_has_none(tmp_pa
 def test_a_state_folder_that_is_closed_to_us_is_not_taken_for_a_daemon_that_is_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def closed(*_: object, **__: object) -> str:
+    def closed(*_: object, **__: object) -> int:
         raise PermissionError
 
-    monkeypatch.setattr(Path, "read_text", closed)
+    monkeypatch.setattr(os, "open", closed)
     with pytest.raises(Unreachable, match=r"may not look into .*sudo"):
         find_url(None, "/h", {})

@@ -96,13 +96,14 @@ def test_a_daemon_that_cannot_be_asked_is_not_taken_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     model, arguments = removal(tmp_path)
-    (tmp_path / "state" / "instance.json").write_text(json.dumps({"pid": os.getpid()}))
+    record = {"instance_id": "x", "pid": os.getpid(), "started_at": 1.0, "version": "1"}
+    (tmp_path / "state" / "instance.json").write_text(json.dumps(record))
     if reason == "closed":
 
-        def closed(*_: object, **__: object) -> str:
+        def closed(*_: object, **__: object) -> int:
             raise PermissionError
 
-        monkeypatch.setattr(Path, "read_text", closed)
+        monkeypatch.setattr(os, "open", closed)
     with pytest.raises(Unreachable):
         remove(arguments)
     assert model.exists()

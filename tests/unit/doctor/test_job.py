@@ -13,9 +13,9 @@ from omlxd.doctor.job import (
     check_patience,
     check_service,
 )
+from omlxd.instance import InstanceRecord
 from omlxd.service.control import ServiceStatus
 from omlxd.service.interpreter import Objection
-from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.supervisor import JobView
 
 PYTHON = "/opt/omlxd/bin/python"

@@ -13,13 +13,12 @@ from omlxd.doctor.memory import check_memory, wired
 from omlxd.doctor.network import check_guard, check_health, check_port, check_reach, check_socket
 from omlxd.errors import ConfigError, PortTaken
 from omlxd.host.protocol import Host
+from omlxd.instance import Healthy, InstanceRecord, Unhealthy
 from omlxd.policy.ceiling import compute_ceilings
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import GuardPolicy
-from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.job import Account
-from omlxd.service.single_instance import InstanceRecord
 from omlxd.units import GiB, MiB
 
 READING = MemoryReading(

@@ -43,7 +43,9 @@ def leave_key(home: Path, port: int) -> None:
     state = home / "state"
     state.mkdir()
     (state / "local.key").write_text(f"{KEY}\n")
-    (state / "instance.json").write_text(json.dumps({"host": "127.0.0.1", "port": port}))
+    record = {"instance_id": "x", "pid": 1, "started_at": 1.0, "version": "1"}
+    record |= {"host": "127.0.0.1", "port": port}
+    (state / "instance.json").write_text(json.dumps(record))
 
 
 def test_the_key_that_the_daemon_of_the_clone_left_is_sent(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from omlxd.errors import ConfigError, ServiceFailed
+from omlxd.instance import Health, Healthy
 from omlxd.service import control, last_exit, plist
-from omlxd.service.files import read_json, write_json
-from omlxd.service.health import Health, Healthy
 from omlxd.service.install import Course, Installed, Offer, course, install
 from omlxd.service.job import JobSpec
 from omlxd.service.uninstall import uninstall
 from omlxd.service.watch import Watch
+from omlxd.store import read_json, write_json
 from tests.unit.service.fakes import FakeSupervisor, Time
 
 CONFIG_IS_WRONG = b"a job whose configuration is wrong"

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from omlxd import instance
 from omlxd.api import key_file
 from omlxd.daemon import guard
 from omlxd.errors import ServiceFailed
 from omlxd.model_settings import settings
 from omlxd.pool.measured_sizes import SIZES_FILE
-from omlxd.service import last_exit, remembered, restarts, single_instance
+from omlxd.service import last_exit, remembered, restarts
 from omlxd.service.uninstall import STATE_FILES, Belongings, purge
 
 
@@ -43,7 +44,7 @@ def test_of_the_state_only_our_own_files_go(tmp_path: Path) -> None:
 def test_every_file_that_any_part_writes_to_the_state_is_known() -> None:
     written = {settings.FILE, SIZES_FILE, guard.FILE, key_file.FILE, key_file.LOCAL_FILE}
     written |= {f"{key_file.FILE}.lock"}
-    written |= {single_instance.RECORD, single_instance.LOCK, last_exit.NAME, restarts.NAME}
+    written |= {instance.RECORD, instance.LOCK, last_exit.NAME, restarts.NAME}
     written |= {remembered.NAME, remembered.LOCK}
     assert written == set(STATE_FILES)
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from omlxd.errors import ServiceFailed
+from omlxd.instance import Healthy, InstanceRecord, Unhealthy
 from omlxd.service.exit_codes import Ending
-from omlxd.service.files import write_json
-from omlxd.service.health import Healthy, Unhealthy
 from omlxd.service.last_exit import LastExit
-from omlxd.service.single_instance import InstanceRecord
 from omlxd.service.watch import MOST_TRIES, Before, Failed, Look, Up, Waiting, Watch, judge
+from omlxd.store import write_json
 from tests.unit.service.fakes import FakeSupervisor, Time
 
 RECORD = InstanceRecord("new", 4711, 100.0, "1.0", host="127.0.0.1", port=8484)
