@@ -56,7 +56,7 @@ def control_routes(services: Services) -> APIRouter:
 
 
 def _status(services: Services) -> dict[str, Any]:
-    identity, catalog = services.identity, services.pool.catalog
+    identity, catalog = services.identity, services.library.catalog
     served = services.open_requests.served
     return {
         "server": {
@@ -69,7 +69,7 @@ def _status(services: Services) -> dict[str, Any]:
             "prompt_tokens": served.prompt,
             "completion_tokens": served.completion,
             "preloading": list(services.pool.preloading),
-            "default_model": services.pool.default,
+            "default_model": services.library.settings.default,
             "troubles": list(services.pool.troubles),
             "model_roots": [
                 {"path": root.path, "state": root.state.value, "detail": root.detail}

@@ -36,14 +36,14 @@ Concurrency = Annotated[int, Query(ge=1, le=MOST_REQUESTS)]
 
 def model_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["models"])
-    pool = services.pool
+    library, pool = services.library, services.pool
 
     @routes.get("/v1/models")
     @routes.head("/v1/models", include_in_schema=False)
     async def models() -> dict[str, Any]:
         services.refuse_until_scanned()
         statuses = {status.id: status for status in pool.statuses()}
-        data = [_listed(model, statuses.get(model.id)) for model in pool.catalog.models.values()]
+        data = [_listed(model, statuses.get(model.id)) for model in library.catalog.models.values()]
         return {"object": "list", "data": data}
 
     @routes.get("/v1/models/{name:path}")
@@ -52,7 +52,7 @@ def model_routes(services: Services) -> APIRouter:
         name: str, context: Context = None, concurrency: Concurrency = 1
     ) -> dict[str, Any]:
         """The model, or with ``/fit`` behind its id whether it would fit."""
-        if name.endswith(_FIT) and name not in pool.catalog.models:
+        if name.endswith(_FIT) and name not in library.catalog.models:
             return _fit(services, name.removesuffix(_FIT), context, concurrency)
         return _shown(services, name)
 
@@ -64,9 +64,9 @@ def model_routes(services: Services) -> APIRouter:
 
         Also of a broken model, or of one that is gone; then only the settings are shown.
         """
-        model_id = pool.settings_id(name)
+        model_id = library.settings_id(name)
         await pool.change_settings(model_id, read_object(await request.body()))
-        if model_id in pool.catalog.models:
+        if model_id in library.catalog.models:
             return _shown(services, model_id)
         return {"id": model_id, "object": "model", "settings": _settings(services, model_id)}
 
@@ -80,7 +80,7 @@ def model_routes(services: Services) -> APIRouter:
     async def load(name: str, request: Request) -> dict[str, Any]:
         """Answers once it is in memory; a load that nobody else waits for ends with its client."""
         services.refuse_unless_ready()
-        model = pool.resolve(name)
+        model = library.resolve(name)
         info = await while_connected(request.receive, pool.load(model.id))
         return {"id": model.id, "state": "ready", "weights_bytes": info.weights_bytes}
 
@@ -88,7 +88,7 @@ def model_routes(services: Services) -> APIRouter:
     async def unload(name: str) -> dict[str, Any]:
         """Answers once it is out of memory, after its running requests. Asked for is asked for:
         a client that leaves does not take it back."""
-        model = pool.resolve(name)
+        model = library.resolve(name)
         return {"id": model.id, "freed_bytes": await pool.unload(model.id)}
 
     return routes
@@ -96,9 +96,8 @@ def model_routes(services: Services) -> APIRouter:
 
 def _shown(services: Services, name: str) -> dict[str, Any]:
     """The model object with its settings: those that are set, and where."""
-    pool = services.pool
-    model = pool.resolve(name)
-    status = next((status for status in pool.statuses() if status.id == model.id), None)
+    model = services.library.resolve(name)
+    status = next((status for status in services.pool.statuses() if status.id == model.id), None)
     return {
         **_listed(model, status),
         "default": status is not None and status.default,
@@ -107,21 +106,21 @@ def _shown(services: Services, name: str) -> dict[str, Any]:
 
 
 def _settings(services: Services, model_id: str) -> dict[str, Any]:
-    values = asdict(services.pool.settings(model_id))
-    origins = services.pool.setting_origins(model_id)
+    values = asdict(services.library.settings.of(model_id))
+    origins = services.library.settings.origin(model_id)
     return {key: {"value": values[key], "origin": origin} for key, origin in origins.items()}
 
 
 def _fit(services: Services, name: str, context: int | None, concurrency: int) -> dict[str, Any]:
-    pool = services.pool
-    model = pool.resolve(name)
-    context = context if context is not None else pool.context_length(model.id)
+    library = services.library
+    model = library.resolve(name)
+    context = context if context is not None else library.context_length(model.id)
     if context is None:
         raise InvalidRequest(
             f"The config of '{model.id}' does not say how long its context is: name one.",
             param="context",
         )
-    return fit_body(pool.fit(model.id, context=context, concurrency=concurrency))
+    return fit_body(services.pool.fit(model.id, context=context, concurrency=concurrency))
 
 
 def fit_body(fit: Fit) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
 from omlxd.engine.messages import ModelInfo
 from omlxd.errors import OmlxdError, ShuttingDown, Starting
 from omlxd.library.catalog import Catalog, CatalogModel
-from omlxd.library.lookup import STILL_READING
+from omlxd.library.library import STILL_READING, Library
 from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.fit import Fit
 from omlxd.pool.status import ModelStatus
@@ -53,31 +53,12 @@ class Pool(Protocol):
     """The part of ``pool.EnginePool`` that the API calls."""
 
     @property
-    def catalog(self) -> Catalog: ...
-
-    @property
-    def scanned(self) -> bool: ...
-
-    @property
     def preloading(self) -> tuple[str, ...]: ...
 
     @property
     def troubles(self) -> tuple[str, ...]: ...
 
-    def resolve(self, name: str | None) -> CatalogModel: ...
-
-    @property
-    def default(self) -> str | None: ...
-
-    def settings_id(self, name: str) -> str: ...
-
-    def settings(self, model_id: str) -> ModelSettings: ...
-
-    def setting_origins(self, model_id: str) -> Mapping[str, str]: ...
-
     async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings: ...
-
-    def context_length(self, model_id: str) -> int | None: ...
 
     async def tokenizer(self, model: CatalogModel) -> Tokenizer: ...
 
@@ -159,6 +140,7 @@ class Services:
 
     identity: Identity
     options: ApiOptions
+    library: Library
     pool: Pool
     prompts: Prompts
     phase: Callable[[], ServerPhase]
@@ -182,5 +164,5 @@ class Services:
     def refuse_until_scanned(self) -> None:
         """Raises Starting while nobody knows yet which models there are: a client that starts
         beside the daemon would remember that there are none. A folder that hangs does not count."""
-        if not self.pool.scanned:
+        if not self.library.scanned:
             raise Starting(STILL_READING, retry_after=1.0)

@@ -152,7 +152,7 @@ def _files(context: "Context", config: "Config", account: "Account | None") -> "
     from omlxd.doctor.files import Roots
     from omlxd.doctor.finding import fail
     from omlxd.errors import ConfigError
-    from omlxd.library.roots import model_roots
+    from omlxd.library.scanner import model_roots
 
     dirs = config.models.dirs
     try:

@@ -27,7 +27,9 @@ from omlxd.engine.handle import Engine
 from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 from omlxd.host.protocol import Host
 from omlxd.host.select import open_host
-from omlxd.library.roots import model_roots
+from omlxd.library.library import Library
+from omlxd.library.scanner import model_roots
+from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.protocol import PoolPorts
 from omlxd.text.template import PromptMaker
@@ -83,7 +85,9 @@ def build(
         died=partial(on_death, "pool"),
     )
     roots = model_roots(config.models.dirs, config.places.models, os.environ)
-    pool = EnginePool(config.models, roots, ports)
+    model_settings = ModelSettingsStore(config.models.settings, config.models.default)
+    library = Library(roots, model_settings, config.models.scan_limit)
+    pool = EnginePool(config.models, library, ports)
 
     def requests_changed() -> None:
         awake_while.look()
@@ -115,6 +119,7 @@ def build(
         Services(
             identity=_identity(instance),
             options=config.api,
+            library=library,
             pool=pool,
             prompts=PromptMaker(config.text),
             phase=lambda: life.phase,

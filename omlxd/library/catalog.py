@@ -19,7 +19,7 @@ class ModelKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A model that can be loaded as far as its files tell.
+    """A model whose files are complete as far as a scan can tell.
 
     Attributes:
         path: resolved folder, inside its root. Never shown to clients.
@@ -50,7 +50,7 @@ class CatalogModel:
 
 @dataclass(frozen=True, slots=True)
 class BrokenModel:
-    """Looks like a model and cannot be served; ``file`` (without its folder) is at fault."""
+    """A model that cannot be served because of ``file`` (named without its folder)."""
 
     id: str
     file: str
@@ -59,9 +59,9 @@ class BrokenModel:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A folder that is no model, or not one to be served; ``name`` is relative to its root.
+    """A folder that is no model, or one that is not served.
 
-    ``root`` is as configured; the scan of that root leaves it out."""
+    ``name`` is relative to ``root``, which is as configured and is filled in by ``merge``."""
 
     name: str
     reason: str
@@ -87,20 +87,21 @@ class RootStatus:
 
 @dataclass(frozen=True, slots=True)
 class RootScan:
-    """One look at one root."""
+    """What one scan of one root has found."""
 
     status: RootStatus
     models: tuple[CatalogModel, ...] = ()
     broken: tuple[BrokenModel, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     unread: tuple[str, ...] = ()
-    """Folders that could not be read, wholly or in part, which says nothing of their models."""
+    """Folders that could not be read, or only in part; their models may still be there."""
 
 
 def keep_unread(known: RootScan, found: RootScan) -> RootScan:
-    """``found``, with what is ``known`` of models that could not be read this time.
+    """``found``, with what is ``known`` of the models that could not be read this time.
 
-    Only absence is taken for absence: an error that may pass must not unload a model in use.
+    A folder that cannot be read is not taken for a folder that is gone: the error may pass, and
+    it must not unload a model in use.
     """
     if found.status.state in (RootState.DENIED, RootState.FAILED):
         return replace(known, status=found.status)
@@ -124,13 +125,13 @@ def keep_unread(known: RootScan, found: RootScan) -> RootScan:
 
 
 def is_inside(path: str, root: str) -> bool:
-    """Both resolved."""
+    """Whether ``path`` is ``root`` or inside it; both are resolved."""
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All roots together; the first root that has an id gives its model."""
+    """All roots together. Where several have a model of the same id, the first root's counts."""
 
     models: Mapping[str, CatalogModel]
     broken: Mapping[str, BrokenModel]

@@ -1,4 +1,4 @@
-"""Looks at one folder that should be a model: config, weights, what it is, or what is wrong."""
+"""Reads one folder that should be a model: its config and weights, or what is wrong with it."""
 
 import hashlib
 import os
@@ -44,9 +44,9 @@ INDEX = "model.safetensors.index.json"
 
 
 class HeaderCache:
-    """Headers by real path, so that a look at unchanged files reads none of them again.
+    """Headers by real path, so that a scan does not read unchanged files again.
 
-    Of a bad file the reason is kept: to find it may have cost the most.
+    For a bad file it keeps what is wrong: that may have taken longest to find.
     """
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class HeaderCache:
     def read(self, path: str, name: str, about: os.stat_result) -> WeightsFile:
         """Raises BadFile."""
         key = (path, about.st_size, about.st_mtime_ns)
-        found = self._known.get(key) or self._look(path, name)
+        found = self._known.get(key) or self._read_file(path, name)
         self._known[key] = self._seen[key] = found
         if isinstance(found, str):
             raise BadFile(name, found)
         return found
 
-    def _look(self, path: str, name: str) -> WeightsFile | str:
-        """The reason of a bad file."""
+    def _read_file(self, path: str, name: str) -> WeightsFile | str:
+        """What is wrong with it, for a bad file."""
         try:
             return read_weights(path, name)
         except Unreadable:
@@ -72,12 +72,12 @@ class HeaderCache:
             return bad.reason
 
     def forget_unseen(self) -> None:
-        """Called at the end of a scan: what it did not meet is gone or changed."""
+        """Called at the end of a scan: files that it did not read are gone or changed."""
         self._known, self._seen = self._seen, {}
 
 
 class Folder:
-    """One model folder, whose files must be regular ones inside ``root``, links followed."""
+    """One model folder. After links are followed its files must be regular files in ``root``."""
 
     def __init__(self, path: str, root: str) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class Folder:
         self.names = sorted(os.listdir(path))
 
     def file(self, name: str) -> tuple[str, os.stat_result]:
-        """Real path and facts. Raises BadFile."""
+        """Real path and status. Raises BadFile."""
         real = os.path.realpath(os.path.join(self.path, name))
         if not is_inside(real, self._root):
             raise BadFile(name, "is a link that leaves the model folder's root")
@@ -115,7 +115,7 @@ class Folder:
         return data
 
     def table(self, name: str) -> dict[str, Any]:
-        """A JSON object, its texts fit to be shown. Raises BadFile."""
+        """The file's JSON object, whose texts can be shown. Raises BadFile."""
         try:
             table = parse_object(self.read(name))
         except (ValueError, RecursionError) as error:
@@ -159,13 +159,13 @@ def inspect(model_id: str, folder: Folder, headers: HeaderCache) -> CatalogModel
 
 
 def _element_bytes(files: Sequence[WeightsFile]) -> int:
-    """Of an activation: quantised weights have scales in the type that is computed in."""
+    """Bytes of one activation. Quantised weights have scales of the type that is computed in."""
     floats = sum((Counter(file.floats) for file in files), Counter[int]())
     return floats.most_common(1)[0][0] if floats else 2
 
 
 def _has_generation(folder: Folder) -> bool:
-    """A damaged one only loses its defaults, so it is left out rather than refused."""
+    """Whether it can be read. A damaged one only holds defaults, so the model is still served."""
     if "generation_config.json" not in folder.names:
         return False
     try:
@@ -176,7 +176,7 @@ def _has_generation(folder: Folder) -> bool:
 
 
 def _refuse_code(config: Mapping[str, Any], folder: Folder) -> None:
-    """No code from a model folder is run, and no name from it reaches an import unchecked."""
+    """Code from a model folder is never run, and its names are checked before any import."""
     if config.get("model_file") is not None:
         raise BadFile("config.json", "asks for Python code of its own, which is never run")
     if not isinstance(config.get("model_type"), str):
@@ -188,13 +188,13 @@ def _refuse_code(config: Mapping[str, Any], folder: Folder) -> None:
 
 
 def _check_names(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> None:
-    """Each of ``keys`` becomes part of a module's name, in nested tables as well."""
+    """The values of ``keys``, also in nested tables, become parts of module names."""
     if (bad := first_bad_name(table, keys)) is not None:
         raise BadFile(file, f"has no valid {bad[0]}")
 
 
 def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
-    """The files that a load reads: ``model*.safetensors``; others repeat the same weights."""
+    """The files that a load reads: ``model*.safetensors``. Other files repeat the same weights."""
     names = [name for name in folder.names if is_weight_file(name)]
     if INDEX in folder.names:
         missing, though = _promised_by_index(folder, names), "the index lists it"
@@ -232,7 +232,7 @@ def _other_weights(names: Iterable[str]) -> str:
 
 
 def _check_tokenizer(folder: Folder) -> None:
-    """That it is there, and its ends: what is damaged here would otherwise fail each request."""
+    """That there is one and that it begins and ends well; else each request would fail later."""
     if not any(_may_hold_vocabulary(name) for name in folder.names):
         raise Missing("tokenizer.json", "is missing: the folder has no tokenizer")
     for name in TOKENIZER_FILES:
@@ -252,7 +252,7 @@ def _check_tokenizer(folder: Folder) -> None:
 
 
 def _may_hold_vocabulary(name: str) -> bool:
-    """Every family of tokenizers has a name of its own for it, so this rules out little."""
+    """Each family of tokenizers names its vocabulary file differently, so few are ruled out."""
     if name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         return False
     return any(part in name for part in ("token", "vocab", "piece", "tekken"))

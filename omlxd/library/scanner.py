@@ -1,13 +1,15 @@
-"""Scans the roots on threads of their own, so that a hanging volume holds up nobody."""
+"""Which folders hold models, and their scans: each on a thread, because a volume may hang."""
 
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
+from omlxd.errors import ConfigError
 from omlxd.library.catalog import Catalog, RootScan, RootState, RootStatus, keep_unread, merge
 from omlxd.library.folder import HeaderCache
 from omlxd.library.scan import scan_root
@@ -16,17 +18,49 @@ from omlxd.timing import CallLater, Timer
 
 log = structlog.get_logger(__name__)
 
+VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+"""Environment variables that say where the Hugging Face cache is; a service keeps them all."""
 HANGS = 5
-"""Looks that ran out of time at one thread before another one is tried."""
+"""Scans that run out of time at one thread before another thread is started."""
 MOST_ABANDONED = 3
 """Threads of one root that may hang on a volume which is gone."""
 
 Scan = Callable[[str, HeaderCache], RootScan]
 
 
+def model_roots(
+    dirs: Sequence[str] | None, own: Path, environ: Mapping[str, str]
+) -> tuple[Path, ...]:
+    """The folders to look for models in.
+
+    These are the configured ``dirs`` and then ``own``, the folder that models are pulled into;
+    without ``dirs`` they are ``own`` and the Hugging Face cache. Raises ConfigError for the home
+    (``~name``) of a user that does not exist.
+    """
+    try:
+        if dirs is not None:
+            named = (Path(name).expanduser().absolute() for name in dirs)
+            return tuple(dict.fromkeys((*named, own)))
+        return own, hub_cache(environ)
+    except RuntimeError as error:
+        if dirs is not None:
+            raise ConfigError([f"models.dirs: {error}"]) from None
+        by = {name: environ[name] for name in VARIABLES if environ.get(name)}
+        raise ConfigError([f"the Hugging Face cache, by {by}: {error}"]) from None
+
+
+def hub_cache(environ: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps models, by its own variables, without importing it."""
+    if named := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(named).expanduser()
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environ.get("HF_HOME") or f"{cache}/huggingface"
+    return Path(home).expanduser() / "hub"
+
+
 class RootScanner:
-    """One root. While a look at it hangs others join it, and only after long does a new one begin:
-    the volume may be back while the thread never is."""
+    """Scans one root. While a scan hangs, later ones wait for it; after ``HANGS`` of them a new
+    thread is started, because the volume may come back while the old thread hangs for ever."""
 
     def __init__(self, path: str, scan: Scan, changed: Callable[[], None]) -> None:
         self.path = path
@@ -47,12 +81,12 @@ class RootScanner:
         return self.busy and self.latest.status.state is RootState.HANGING
 
     def begin(self) -> asyncio.Future[None]:
-        """A look that has begun is joined. The future never fails."""
+        """Start a scan, or join the one that runs. The future never fails."""
         if self._hangs >= HANGS and self._abandoned < MOST_ABANDONED:
             log.warning("scan_abandoned", root=self.path)
             self._abandoned += 1
             self._headers = HeaderCache()
-            self._end_look()
+            self._end_scan()
         if self._running is None:
             self._running = asyncio.get_running_loop().create_future()
             arguments = (self._running, self._headers)
@@ -62,7 +96,7 @@ class RootScanner:
         return self._running
 
     def hangs(self, limit: float) -> None:
-        """The time is over: what was known stays, until the thread comes back."""
+        """The time limit has passed: what was known stays until the thread returns."""
         if self._running is None:
             return
         self._hangs += 1
@@ -72,7 +106,7 @@ class RootScanner:
         )
         self._adopt(replace(self.latest, status=RootStatus(self._shown, RootState.HANGING, detail)))
 
-    def _work(self, look: asyncio.Future[None], headers: HeaderCache) -> None:
+    def _work(self, scan: asyncio.Future[None], headers: HeaderCache) -> None:
         try:
             result = self._scan(self.path, headers)
         except Exception as fault:
@@ -81,20 +115,20 @@ class RootScanner:
             status = RootStatus(self._shown, RootState.FAILED, f"Reading failed: {fault!r}.")
             result = RootScan(status)
         try:
-            look.get_loop().call_soon_threadsafe(self._finished, look, result)
+            scan.get_loop().call_soon_threadsafe(self._finished, scan, result)
         except RuntimeError:
             # The loop is closed: the daemon has stopped while the volume hung.
             return
 
-    def _finished(self, look: asyncio.Future[None], result: RootScan) -> None:
-        if look is not self._running:
-            # It was abandoned, and what it saw is old.
+    def _finished(self, scan: asyncio.Future[None], result: RootScan) -> None:
+        if scan is not self._running:
+            # This scan was abandoned, and its result is old.
             self._abandoned -= 1
             return
         self._adopt(keep_unread(self.latest, result))
-        self._end_look()
+        self._end_scan()
 
-    def _end_look(self) -> None:
+    def _end_scan(self) -> None:
         running, self._running = self._running, None
         self._hangs = 0
         if running is not None and not running.done():
@@ -113,7 +147,7 @@ class RootScanner:
 
 
 class Scanner:
-    """All roots, in order; ``changed`` gets the joined catalogue after each look at one."""
+    """All roots, in order; ``changed`` gets the joined catalog after each scan of one."""
 
     def __init__(
         self,
@@ -135,30 +169,30 @@ class Scanner:
         return merge([root.latest for root in self._roots])
 
     @property
-    def first_look_over(self) -> bool:
+    def first_scan_over(self) -> bool:
         return all(root.latest.status.state is not RootState.SCANNING for root in self._roots)
 
-    def keep_looking(self, every: float | None) -> None:
-        """Look at all roots now, and again each ``every`` seconds; None: only now."""
+    def scan_every(self, every: float | None) -> None:
+        """Scan all roots now, and again each ``every`` seconds; None: only now."""
         self.begin()
         if every is not None:
-            self._next = self._call_later(every, lambda: self.keep_looking(every))
+            self._next = self._call_later(every, lambda: self.scan_every(every))
 
     def stop(self) -> None:
         if self._next is not None:
             self._next.cancel()
 
     def begin(self) -> list[asyncio.Future[None]]:
-        """Look at all roots now; each future ends with its look, or at the time limit."""
+        """Scan all roots now; each future ends with its scan, or at the time limit."""
         return [self._begin(root) for root in self._roots]
 
     async def scan(self) -> Catalog:
         """Returns when every root was read or ran out of time."""
-        await asyncio.gather(*(self._look_anew(root) for root in self._roots))
+        await asyncio.gather(*(self._scan_anew(root) for root in self._roots))
         return self.catalog()
 
-    async def _look_anew(self, root: RootScanner) -> None:
-        """A look that has begun already may have missed what was changed just before the call."""
+    async def _scan_anew(self, root: RootScanner) -> None:
+        """A scan that runs already may have missed what was changed just before the call."""
         if root.busy:
             await self._begin(root)
             if root.hanging:
@@ -166,7 +200,7 @@ class Scanner:
         await self._begin(root)
 
     def _begin(self, root: RootScanner) -> asyncio.Future[None]:
-        look = root.begin()
+        scan = root.begin()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer: Timer
 
@@ -180,7 +214,7 @@ class Scanner:
             end()
 
         timer = self._call_later(self._limit, give_up)
-        look.add_done_callback(lambda _: end())
+        scan.add_done_callback(lambda _: end())
         return ended
 
     def _merge(self) -> None:

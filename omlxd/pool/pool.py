@@ -1,20 +1,16 @@
 """The engine pool: which models are in memory, who uses them, and who waits for them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from omlxd.engine.messages import ModelInfo
 from omlxd.errors import InvalidRequest, ModelNotFound, OmlxdError, ShuttingDown
-from omlxd.library.catalog import EMPTY, Catalog, CatalogModel
-from omlxd.library.config_warnings import ConfigWarnings
-from omlxd.library.lookup import resolve, settings_id
-from omlxd.library.scan import scan_root
-from omlxd.library.scanner import Scan, Scanner
+from omlxd.library.catalog import Catalog, CatalogModel
+from omlxd.library.library import Library
 from omlxd.model_settings.options import ModelSettings
-from omlxd.model_settings.settings import FILE, ModelSettingsStore
+from omlxd.model_settings.settings import FILE
 from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.readings import ModelView
 from omlxd.pool import guard
@@ -34,7 +30,6 @@ from omlxd.pool.tokenizers import TokenizerCache
 from omlxd.pool.unload import unload
 from omlxd.pool.view import views
 from omlxd.text.protocol import Tokenizer
-from omlxd.timing import loop_call_later
 
 
 class EnginePool:
@@ -43,14 +38,12 @@ class EnginePool:
     def __init__(
         self,
         options: PoolOptions,
-        roots: Sequence[Path],
+        library: Library,
         ports: PoolPorts,
-        *,
-        scan: Scan = scan_root,
     ) -> None:
         self._options = options
         self._ports = ports
-        self._book = ModelSettingsStore(options.settings, options.default)
+        self._library = library
         self._sizes = MeasuredSizes()
         self._admission = MemoryAdmission(ports, self._sizes)
         self._tokenizers = TokenizerCache(
@@ -58,24 +51,10 @@ class EnginePool:
         )
         books = (self._admission, self._measured, self._tokenizers.get)
         self._residency = Residency(options, ports, *books)
-        call_later = ports.call_later or loop_call_later
-        self._scanner = Scanner(roots, options.scan_limit, call_later, self._adopt, scan=scan)
-        self._catalog: Catalog = EMPTY
-        self._doubts = ConfigWarnings()
         self._settings_file = BackgroundStateFile(ports.state, FILE)
         self._sizes_file = BackgroundStateFile(ports.state, SIZES_FILE)
         self._stopping = False
-
-    # What there is
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._catalog
-
-    @property
-    def scanned(self) -> bool:
-        """Every root was read once, or has shown that it cannot be."""
-        return self._scanner.first_look_over
+        library.on_change(self._follow)
 
     @property
     def preloading(self) -> tuple[str, ...]:
@@ -89,53 +68,20 @@ class EnginePool:
         files = (self._settings_file, self._sizes_file)
         return tuple(file.trouble for file in files if file.trouble is not None)
 
-    def resolve(self, name: str | None) -> CatalogModel:
-        """The model that ``name`` means; the default model for None.
-
-        Raises ModelNotFound, AmbiguousModel, ModelBroken, InvalidRequest (no default),
-        Starting (the first scan is not over).
-        """
-        return resolve(name, self._catalog, self._book, scanned=self.scanned)
-
-    @property
-    def default(self) -> str | None:
-        """What was set as the default model, whether it is there or not."""
-        return self._book.default
-
-    def settings_id(self, name: str) -> str:
-        """The model whose settings ``name`` means, though it be broken or gone.
-
-        Raises ModelNotFound, AmbiguousModel, Starting.
-        """
-        return settings_id(name, self._catalog, self._book, scanned=self.scanned)
-
-    def settings(self, model_id: str) -> ModelSettings:
-        return self._book.of(model_id)
-
-    def setting_origins(self, model_id: str) -> Mapping[str, str]:
-        """``api`` or ``file`` for each setting that is set."""
-        return self._book.origin(model_id)
-
     async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
         """Set keys of ModelSettings, or ``default``; None resets a key to the configuration's.
 
-        Takes hold at once and is on disk when this returns. Raises ModelNotFound,
+        Takes effect at once and is on disk when this returns. Raises ModelNotFound,
         InvalidRequest with the key at fault, StateUnwritable.
         """
-        on_disk = {*self._catalog.models, *self._catalog.broken}
-        if model_id not in on_disk and model_id not in self._book.ids:
+        on_disk, settings = self._library.ids, self._library.settings
+        if model_id not in on_disk and model_id not in settings.ids:
             raise ModelNotFound(model_id)
-        self._book.change(model_id, changes, on_disk)
-        settings = self._book.of(model_id)
-        follow_change(self._residency, model_id, settings, changes)
-        await self._settings_file.save(self._book.to_json())
-        return settings
-
-    def context_length(self, model_id: str) -> int | None:
-        """The effective one: the model's own, or less where the settings say so."""
-        model = self._catalog.models.get(model_id)
-        own = None if model is None else model.context_length
-        return self._book.of(model_id).context_within(own)
+        settings.change(model_id, changes, on_disk)
+        changed = settings.of(model_id)
+        follow_change(self._residency, model_id, changed, changes)
+        await self._settings_file.save(settings.to_json())
+        return changed
 
     async def tokenizer(self, model: CatalogModel) -> Tokenizer:
         """Of exactly these files. Raises what the loader raises."""
@@ -212,8 +158,8 @@ class EnginePool:
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         """All models, the broken ones too, by id."""
-        books = (self._book, self._sizes, self._tokenizers)
-        return statuses(self._residency, self._catalog, *books, self._ports)
+        books = (self._sizes, self._tokenizers)
+        return statuses(self._residency, self._library, *books, self._ports)
 
     def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit:
         """Would it fit with ``concurrency`` requests of ``context`` tokens (both at least 1)?
@@ -221,7 +167,7 @@ class EnginePool:
         Raises ModelNotFound, InvalidRequest.
         """
         record = self._record(model_id)
-        longest = self.context_length(model_id)
+        longest = self._library.context_length(model_id)
         if longest is not None and context > longest:
             raise InvalidRequest(
                 f"Model '{model_id}' has a context of {longest} tokens.", param="context"
@@ -251,14 +197,14 @@ class EnginePool:
 
     async def start(self) -> None:
         """Recall what was remembered, then begin to scan and to preload."""
-        self._book.restore(await self._settings_file.read())
+        self._library.settings.restore(await self._settings_file.read())
         self._sizes.restore(await self._sizes_file.read())
-        self._scanner.keep_looking(self._options.scan_every)
+        self._library.start(self._options.scan_every)
 
     async def stop(self) -> None:
         """Refuse what waits, end what runs, unload everything."""
         self._stopping = True
-        self._scanner.stop()
+        self._library.stop()
         residency, now = self._residency, self._ports.clock()
         for record in list(residency.records.values()):
             record.preload = False
@@ -270,11 +216,11 @@ class EnginePool:
         await self._settings_file.flush()
 
     async def rescan(self) -> Catalog:
-        """Look at all roots again; returns when all were read or ran out of time.
+        """Read all roots again; returns when all were read or ran out of time.
 
-        Failures of loads and tokenizers are forgotten: who asks may have mended what was wrong.
+        Failures of loads and tokenizers are forgotten, as the user may have repaired the files.
         """
-        catalog = await self._scanner.scan()
+        catalog = await self._library.rescan()
         self._tokenizers.forget_failures(but=())
         self._residency.forget_failures()
         return catalog
@@ -283,12 +229,7 @@ class EnginePool:
         if self._sizes.note(model, size, sure=sure):
             self._sizes_file.write(self._sizes.to_json())
 
-    def _adopt(self, catalog: Catalog) -> None:
-        if self._stopping:
-            return
-        self._catalog = catalog
-        if self.scanned:
-            self._doubts.tell(catalog, self._book)
+    def _follow(self, catalog: Catalog) -> None:
         self._tokenizers.forget_failures(but=(m.fingerprint for m in catalog.models.values()))
-        follow(self._residency, catalog, self._book)
+        follow(self._residency, catalog, self._library.settings)
         self._residency.advance()

@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass, replace
 
 from omlxd.errors import OmlxdError
-from omlxd.library.catalog import BrokenModel, Catalog, ModelKind
-from omlxd.library.lookup import default_id
+from omlxd.library.catalog import BrokenModel, ModelKind
+from omlxd.library.library import Library
 from omlxd.model_settings.options import ModelSettings
-from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.pool.entry import (
     Absent,
     Draining,
@@ -94,15 +93,14 @@ def of_broken(model: BrokenModel, settings: ModelSettings, *, default: bool) -> 
 
 def statuses(
     residency: Residency,
-    catalog: Catalog,
-    book: ModelSettingsStore,
+    library: Library,
     sizes: MeasuredSizes,
     tokenizers: TokenizerCache,
     ports: PoolPorts,
 ) -> tuple[ModelStatus, ...]:
     """All models, the broken ones too, by id."""
     places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
-    now, default = ports.clock(), default_id(catalog, book)
+    now, default = ports.clock(), library.default_id()
     memory = ports.memory()
     watching = memory is not None and not memory.enforce
     known = []
@@ -125,8 +123,8 @@ def statuses(
             )
         )
     broken = [
-        of_broken(model, book.of(model.id), default=model.id == default)
-        for model in catalog.broken.values()
+        of_broken(model, library.settings.of(model.id), default=model.id == default)
+        for model in library.catalog.broken.values()
         if model.id not in residency.records
     ]
     return tuple(sorted([*known, *broken], key=lambda status: status.id))

@@ -206,8 +206,28 @@ class ScriptedLease:
         return generation
 
 
+class OneForAll:
+    """The settings of ``pool`` hold for every model; its first model is the default."""
+
+    def __init__(self, pool: "FakePool") -> None:
+        self._pool = pool
+
+    @property
+    def default(self) -> str | None:
+        return next(iter(self._pool.catalog.models), None)
+
+    def of(self, model_id: str) -> ModelSettings:
+        return self._pool.model_settings
+
+    def origin(self, model_id: str) -> Mapping[str, str]:
+        return {key: "api" for key in KEYS if getattr(self.of(model_id), key) is not None}
+
+
 class FakePool:
-    """``scripts`` are used up one a generation; ``gate`` holds ``acquire`` until it is set."""
+    """The library as well as the pool.
+
+    ``scripts`` are used up one a generation; ``gate`` holds ``acquire`` until it is set.
+    """
 
     def __init__(self, *models: CatalogModel) -> None:
         known = models or (model(),)
@@ -233,6 +253,7 @@ class FakePool:
         self.rescans = 0
         self.fit_asked: tuple[str, int, int] | None = None
         self.fit_answer = FIT
+        self.settings = OneForAll(self)
 
     def resolve(self, name: str | None) -> CatalogModel:
         if name is None:
@@ -241,20 +262,10 @@ class FakePool:
             raise ModelNotFound(name, ["org/tiny"])
         return self.catalog.models[name]
 
-    @property
-    def default(self) -> str | None:
-        return next(iter(self.catalog.models), None)
-
     def settings_id(self, name: str) -> str:
         if name in self.catalog.broken:
             return name
         return self.resolve(name).id
-
-    def settings(self, model_id: str) -> ModelSettings:
-        return self.model_settings
-
-    def setting_origins(self, model_id: str) -> Mapping[str, str]:
-        return {key: "api" for key in KEYS if getattr(self.model_settings, key) is not None}
 
     async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
         """One set of settings for all models, checked as the real ones are."""
@@ -316,7 +327,7 @@ class FakePool:
                 "absent",
                 m.kind,
                 context_length=self.context_length(m.id),
-                default=m.id == self.default,
+                default=m.id == self.settings.default,
             )
             for m in self.catalog.models.values()
         )
@@ -356,6 +367,7 @@ class World:
         return Services(
             identity=identity,
             options=self.options,
+            library=self.pool,  # type: ignore[arg-type]
             pool=self.pool,
             prompts=PromptMaker(TextOptions()),
             phase=lambda: self.phase,

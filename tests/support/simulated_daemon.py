@@ -29,7 +29,9 @@ from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
 from omlxd.host.darwin import DarwinHost
 from omlxd.library.catalog import CatalogModel, ModelKind, RootScan, RootState, RootStatus, merge
+from omlxd.library.library import Library
 from omlxd.model_settings.options import ModelSettings
+from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.tiers import GuardPolicy
@@ -190,9 +192,12 @@ class SimulatedDaemon:
         sleep = SleepWatch(self.clock, self._loop.time)
         reader = HostReader(self.host, sleep, lambda: self.enforcer.wake(active=True))
         options = _with_pins(pool_options or PoolOptions(scan_every=None), pinned)
+        self.library = Library(
+            (), ModelSettingsStore(options.settings, options.default), options.scan_limit
+        )
         self.pool = EnginePool(
             options,
-            (),
+            self.library,
             PoolPorts(
                 engine=self.engine,
                 load_tokenizer=lambda path: object(),  # type: ignore[arg-type, return-value]
@@ -234,7 +239,7 @@ class SimulatedDaemon:
         await self.engine.ready()
         await self.pool.start()
         scan = RootScan(RootStatus("/models", RootState.OK), tuple(map(self._model, self.shapes)))
-        self.pool._adopt(merge([scan]))
+        self.library.adopt(merge([scan]))
         self._running = asyncio.create_task(self.guard.run(), name="guard")
         await self.guard.begin()
         return self

@@ -206,7 +206,7 @@ class Answering:
                     detokenizer = Detokenizer(ask.tokenizer, prompt=prompt)
                     return answer(generation, detokenizer, StopStrings(ask.stops))
 
-                settings = self._services.pool.settings(ask.model_id)
+                settings = self._services.library.settings.of(ask.model_id)
                 bounded = settings.max_concurrent_requests is not None
                 # One alone must not pay for a task per item.
                 alone = bounded or len(ask.sequences) == 1

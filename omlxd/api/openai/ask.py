@@ -55,7 +55,7 @@ class Asked:
 def generating_model(services: Services, name: str | None) -> CatalogModel:
     """The model that ``name`` means; some clients write none as "". Raises what ``Pool.resolve``
     raises, and InvalidRequest for one that writes no text."""
-    model = services.pool.resolve(name or None)
+    model = services.library.resolve(name or None)
     if model.kind in (ModelKind.EMBEDDING, ModelKind.RERANKER):
         raise InvalidRequest(
             f"model: '{model.id}' is made for {model.kind.value} and writes no text; choose a "
@@ -68,7 +68,7 @@ def generating_model(services: Services, name: str | None) -> CatalogModel:
 def make_ask(services: Services, request_id: str, body: GenerationFields, asked: Asked) -> Ask:
     """Raises InvalidRequest, ContextLengthExceeded."""
     model_id = asked.model.id
-    settings = services.pool.settings(model_id)
+    settings = services.library.settings.of(model_id)
     sampling = _sampling(body, settings, asked.model.generation, asked.tokenizer.vocab_size)
     wanted = (
         body.max_completion_tokens
@@ -76,7 +76,7 @@ def make_ask(services: Services, request_id: str, body: GenerationFields, asked:
         or settings.max_tokens
         or services.options.default_max_tokens
     )
-    context = services.pool.context_length(model_id)
+    context = services.library.context_length(model_id)
     stop_tokens = asked.tokenizer.stop_tokens | stop_ids(asked.tokenizer, body.stops)
     several = len(asked.prompts) > 1
     sequences = tuple(

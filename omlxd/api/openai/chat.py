@@ -42,7 +42,7 @@ def chat_routes(services: Services) -> APIRouter:
                 tokenizer,
                 messages,
                 model=model.id,
-                template_arguments=services.pool.settings(model.id).template_arguments or {},
+                template_arguments=services.library.settings.of(model.id).template_arguments or {},
             )
             top = (body.top_logprobs or 0) if body.logprobs else None
             asked = Asked(model, tokenizer, {"messages": prompt}, top, continues=False)

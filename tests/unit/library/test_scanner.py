@@ -1,14 +1,19 @@
-"""Roots on threads of their own: absent, hanging, coming back."""
+"""Where models are looked for, and scans on threads: folders absent, hanging, coming back."""
 
 import asyncio
 import threading
+from pathlib import Path
 
+import pytest
+
+from omlxd.errors import ConfigError
 from omlxd.library.catalog import Catalog, CatalogModel, RootScan, RootState, RootStatus
 from omlxd.library.folder import HeaderCache
-from omlxd.library.scanner import MOST_ABANDONED, Scanner
+from omlxd.library.scanner import MOST_ABANDONED, Scanner, model_roots
 from tests.unit.pool.fakes import FakeTime, a_model, settle
 
 OK = RootState.OK
+OWN = Path("/data/models")
 
 
 class Disk:
@@ -50,9 +55,9 @@ async def test_all_roots_are_joined_in_order() -> None:
     disk = Disk()
     disk.holds = {"/one": [a_model("m"), a_model("n")], "/two": [a_model("m", size=5)]}
     watch = Watch(disk, "/one", "/two", "/one")
-    assert not watch.scanner.first_look_over
+    assert not watch.scanner.first_scan_over
     catalog = await watch.scanner.scan()
-    assert watch.scanner.first_look_over
+    assert watch.scanner.first_scan_over
     assert set(catalog.models) == {"m", "n"}
     assert catalog.models["m"].weights_bytes != 5
     assert len(catalog.roots) == 2
@@ -117,7 +122,7 @@ async def test_a_thread_that_hangs_for_good_does_not_hide_a_volume_that_is_back(
     disk = Disk()
     dead = disk.stuck["/mount"] = threading.Event()
     watch = Watch(disk, "/mount")
-    watch.scanner.keep_looking(60.0)
+    watch.scanner.scan_every(60.0)
     while not disk.looks:
         await asyncio.sleep(0)
     await watch.time.pass_by(250)
@@ -139,7 +144,7 @@ async def test_only_so_many_threads_hang_on_one_root() -> None:
     disk = Disk()
     dead = disk.stuck["/mount"] = threading.Event()
     watch = Watch(disk, "/mount")
-    watch.scanner.keep_looking(60.0)
+    watch.scanner.scan_every(60.0)
     await watch.time.pass_by(5000)
     while len(disk.looks) < 1 + MOST_ABANDONED:
         await asyncio.sleep(0)
@@ -165,7 +170,7 @@ async def test_a_root_that_begins_to_hang_keeps_its_models() -> None:
 async def test_a_root_that_is_absent_is_tried_again_and_its_models_appear() -> None:
     disk = Disk()
     watch = Watch(disk, "/usb")
-    watch.scanner.keep_looking(60.0)
+    watch.scanner.scan_every(60.0)
     while watch.states() != [RootState.ABSENT]:
         await asyncio.sleep(0)
     disk.holds["/usb"] = [a_model("m")]
@@ -195,3 +200,25 @@ async def test_a_fault_in_a_scan_is_shown_and_survived() -> None:
     catalog = await scanner.scan()
     assert catalog.roots[0].state is RootState.FAILED
     assert disk.looks == []
+
+
+def test_without_wishes_our_own_folder_and_the_hub_s_cache_are_read() -> None:
+    assert model_roots(None, OWN, {"HF_HOME": "/hf"}) == (OWN, Path("/hf/hub"))
+    older = {"HUGGINGFACE_HUB_CACHE": "/older", "HF_HOME": "/hf"}
+    assert model_roots(None, OWN, older) == (OWN, Path("/older"))
+    assert model_roots(None, OWN, {"HF_HUB_CACHE": "/cache", **older}) == (OWN, Path("/cache"))
+
+
+def test_our_own_folder_is_read_beside_the_configured_ones() -> None:
+    """A pull puts its models there."""
+    assert model_roots(("/a", "/b"), OWN, {}) == (Path("/a"), Path("/b"), OWN)
+    assert model_roots((str(OWN), "/b"), OWN, {}) == (OWN, Path("/b"))
+    assert model_roots((), OWN, {}) == (OWN,)
+
+
+def test_the_home_of_nobody_is_a_mistake_of_the_configuration() -> None:
+    with pytest.raises(ConfigError, match=r"models\.dirs"):
+        model_roots(("~nobody-at-all/models",), OWN, {})
+    for variable in ("HF_HUB_CACHE", "HF_HOME"):
+        with pytest.raises(ConfigError, match=f"{variable}.*'~nobody-at-all/hub'"):
+            model_roots(None, OWN, {variable: "~nobody-at-all/hub"})

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, Starting, StateUnwritable
-from omlxd.library.catalog import BrokenModel, merge
-from omlxd.library.lookup import settings_id
+from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, StateUnwritable
+from omlxd.library.catalog import BrokenModel
 from omlxd.model_settings.options import ModelSettings
 from omlxd.model_settings.settings import KEYS, ModelSettingsStore, without
 from omlxd.pool.options import PoolOptions
-from tests.unit.pool.fakes import House, a_model, a_scan, settle
+from tests.unit.pool.fakes import House, a_model, settle
 
 IDS = ("m", "n")
 DEEP: dict[str, Any] = {}
@@ -165,13 +164,13 @@ async def test_changes_and_sizes_outlive_a_restart(tmp_path: Path) -> None:
     house.engine.sizes["m"] = 777
     await house.pool.start()
     await house.pool.change_settings("m", {"aliases": ["x"], "default": True})
-    assert house.pool.resolve("x").id == "m"
+    assert house.library.resolve("x").id == "m"
     await house.pool.load("m")
     await house.pool.stop()
     again = House(state=tmp_path)
     await again.pool.start()
     again.show(a_model("m"), a_model("n"))
-    assert again.pool.resolve("x").id == again.pool.resolve(None).id == "m"
+    assert again.library.resolve("x").id == again.library.resolve(None).id == "m"
     assert again.status("m").measured_bytes == 777
     await again.pool.stop()
 
@@ -209,7 +208,7 @@ async def test_a_change_that_cannot_be_saved_says_so_and_is_in_force(tmp_path: P
     house = House(a_model("m"), state=blocked / "state")
     with pytest.raises(StateUnwritable):
         await house.pool.change_settings("m", {"temperature": 0.1})
-    assert house.pool.settings("m").temperature == 0.1
+    assert house.library.settings.of("m").temperature == 0.1
 
 
 async def test_settings_of_an_unknown_model_cannot_be_changed() -> None:
@@ -221,9 +220,9 @@ async def test_the_settings_of_a_model_that_is_gone_can_still_be_changed() -> No
     house = House(a_model("own/m"), a_model("n"))
     await house.pool.change_settings("own/m", {"pinned": True, "aliases": ["x"], "default": True})
     house.show(a_model("n"), a_model("m"))
-    assert house.pool.settings_id("own/m") == "own/m"
-    assert house.pool.settings_id("OWN/M") == "own/m", "m is another model"
-    assert house.pool.settings_id("M") == "m", "what is there comes first"
+    assert house.library.settings_id("own/m") == "own/m"
+    assert house.library.settings_id("OWN/M") == "own/m", "m is another model"
+    assert house.library.settings_id("M") == "m", "what is there comes first"
     with pytest.raises(InvalidRequest, match="already an alias of own/m"):
         await house.pool.change_settings("n", {"aliases": ["x"]})
     await house.pool.change_settings("own/m", dict.fromkeys((*KEYS, "default")))
@@ -232,7 +231,7 @@ async def test_the_settings_of_a_model_that_is_gone_can_still_be_changed() -> No
         await house.pool.change_settings("own/m", {"pinned": False})
     house.show(a_model("own/m"), a_model("n"))
     assert not house.status("own/m").pinned
-    assert house.pool.resolve("x").id == "n"
+    assert house.library.resolve("x").id == "n"
 
 
 @pytest.mark.parametrize(
@@ -261,18 +260,7 @@ async def test_settings_are_those_of_the_model_that_a_request_by_the_name_gets(
     house = House(a_model("own/m"), options=PoolOptions(settings=configured))
     await house.pool.change_settings("own/m", {"aliases": ["y"]})
     house.show(a_model("org/gamma"), a_model("m"))
-    assert house.pool.settings_id(name) == meant
-
-
-def test_whose_settings_are_meant_is_not_guessed_before_all_models_are_known() -> None:
-    settings = book(later=ModelSettings(top_k=2))
-    settings.change("own/m", {"top_k": 2}, ["own/m"])
-    partly = merge([a_scan(a_model("m"))])
-    assert settings_id("own/m", partly, settings, scanned=False) == "own/m"
-    assert settings_id("M", partly, settings, scanned=False) == "m"
-    for name in ("OWN/M", "x/m", "later"):
-        with pytest.raises(Starting):
-            settings_id(name, partly, settings, scanned=False)
+    assert house.library.settings_id(name) == meant
 
 
 async def test_the_settings_of_a_broken_model_are_shown_and_can_be_changed() -> None:
@@ -283,7 +271,7 @@ async def test_the_settings_of_a_broken_model_are_shown_and_can_be_changed() -> 
     await settle()
     assert (house.state("m"), house.status("m").pinned) == ("broken", True)
     assert house.status("m").aliases == ("x",)
-    assert house.pool.settings_id("x") == "m"
+    assert house.library.settings_id("x") == "m"
     await house.pool.change_settings("m", {"pinned": False})
     assert not house.status("m").pinned
     house.show(a_model("m"))
@@ -313,15 +301,15 @@ async def test_a_default_that_is_not_there_is_called_the_default() -> None:
     house = House(a_model("m"), a_model("n"))
     await house.pool.change_settings("m", {"default": True})
     assert [status.id for status in house.pool.statuses() if status.default] == ["m"]
-    assert house.pool.default == "m"
+    assert house.library.settings.default == "m"
     house.show(a_model("n"), a_model("o"))
     with pytest.raises(ModelNotFound, match="default model 'm'"):
-        house.pool.resolve(None)
+        house.library.resolve(None)
     assert not any(status.default for status in house.pool.statuses())
     await house.pool.change_settings("m", {"default": None})
-    assert house.pool.default is None
+    assert house.library.settings.default is None
     with pytest.raises(InvalidRequest):
-        house.pool.resolve(None)
+        house.library.resolve(None)
 
 
 async def test_the_nearest_names_are_looked_for_only_when_they_are_told(
@@ -332,14 +320,14 @@ async def test_the_nearest_names_are_looked_for_only_when_they_are_told(
     monkeypatch.delattr("difflib.get_close_matches")
     assert not any(status.default for status in house.pool.statuses())
     with pytest.raises(AttributeError):
-        house.pool.resolve(None)
+        house.library.resolve(None)
 
 
 async def test_a_default_that_cannot_be_served_is_called_the_default() -> None:
     house = House(a_model("a/m"), options=PoolOptions(default="m"))
     house.show(broken=[BrokenModel("a/m", "config.json", "is empty")])
     with pytest.raises(ModelBroken, match="default model 'a/m'"):
-        house.pool.resolve(None)
+        house.library.resolve(None)
     assert house.status("a/m").default
 
 
@@ -354,7 +342,7 @@ async def test_a_damaged_state_file_is_put_aside_and_reported(tmp_path: Path) ->
     (tmp_path / "models.json").write_text("{")
     house = House(a_model("m"), state=tmp_path)
     await house.pool.start()
-    assert house.pool.settings("m") == ModelSettings()
+    assert house.library.settings.of("m") == ModelSettings()
     assert any("models.json is not valid JSON" in text for text in house.pool.troubles)
     await house.pool.stop()
     kept = await asyncio.to_thread(lambda: list(tmp_path.glob("models.json.damaged-*")))

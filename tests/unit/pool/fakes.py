@@ -17,6 +17,8 @@ from omlxd.library.catalog import (
     RootStatus,
     merge,
 )
+from omlxd.library.library import Library
+from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.policy.ceiling import Ceilings
 from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.readings import AllocatorSample, MemoryReading
@@ -326,9 +328,17 @@ class House:
             )
             if key in more
         }
-        self.pool = EnginePool(
-            options or PoolOptions(),
+        options = options or PoolOptions()
+        self.library = Library(
             more.pop("roots", ()),
+            ModelSettingsStore(options.settings, options.default),
+            options.scan_limit,
+            call_later=self.time.call_later,
+            **more,
+        )
+        self.pool = EnginePool(
+            options,
+            self.library,
             PoolPorts(
                 engine=self.engine,
                 load_tokenizer=self._tokenizer,
@@ -337,13 +347,12 @@ class House:
                 wake=self._wake,
                 **{"own_thread": AtOnce, **ports},
             ),
-            **more,
         )
         self.show(*models)
 
     def show(self, *models: CatalogModel, broken: Any = ()) -> None:
         """What a scan finds on disk."""
-        self.pool._adopt(merge([a_scan(*models, broken=broken)]))
+        self.library.adopt(merge([a_scan(*models, broken=broken)]))
 
     def state(self, model_id: str) -> str:
         return next(s.state for s in self.pool.statuses() if s.id == model_id)

@@ -526,7 +526,7 @@ async def test_a_vanished_model_drains_and_is_forgotten() -> None:
     house.show(a_model("other"))
     assert house.state("m") == "draining"
     with pytest.raises(ModelNotFound):
-        house.pool.resolve("m")
+        house.library.resolve("m")
     await use.done()
     await settle()
     assert [status.id for status in house.pool.statuses()] == ["other"]
@@ -667,7 +667,7 @@ async def test_names_are_resolved_and_broken_models_say_why() -> None:
     house = House(options=options)
     bad = BrokenModel("bad", "model.safetensors", "is truncated")
     house.show(a_model("org/a"), a_model("b"), broken=[bad])
-    resolve = house.pool.resolve
+    resolve = house.library.resolve
     assert resolve("small").id == resolve("ORG/A").id == resolve("a").id == "org/a"
     assert resolve(None).id == "b"
     with pytest.raises(ModelBroken, match=r"model\.safetensors is truncated"):
@@ -679,19 +679,19 @@ async def test_names_are_resolved_and_broken_models_say_why() -> None:
 async def test_without_a_default_the_only_model_is_meant() -> None:
     house = House()
     with pytest.raises(InvalidRequest):
-        house.pool.resolve(None)
+        house.library.resolve(None)
     house.show(a_model("m"))
-    assert house.pool.resolve(None).id == "m"
+    assert house.library.resolve(None).id == "m"
     house.show(a_model("m"), a_model("n"))
     with pytest.raises(InvalidRequest):
-        house.pool.resolve(None)
+        house.library.resolve(None)
 
 
 async def test_an_alias_of_two_models_is_an_error_that_lists_them() -> None:
     settings = {name: ModelSettings(aliases=("x",)) for name in ("a", "b")}
     house = House(a_model("a"), a_model("b"), options=PoolOptions(settings=settings))
     with pytest.raises(AmbiguousModel, match="a, b"):
-        house.pool.resolve("x")
+        house.library.resolve("x")
 
 
 async def test_a_context_limit_never_exceeds_the_models_own() -> None:
@@ -701,7 +701,7 @@ async def test_a_context_limit_never_exceeds_the_models_own() -> None:
         "b": ModelSettings(context_length=100),
     }
     house = House(a_model("a"), a_model("b"), options=PoolOptions(settings=settings))
-    assert [house.pool.context_length(name) for name in "ab"] == [4096, 100]
+    assert [house.library.context_length(name) for name in "ab"] == [4096, 100]
     assert house.status("a").context_length == 4096
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omlxd.errors import ServiceFailed
-from omlxd.library.roots import VARIABLES
+from omlxd.library.scanner import VARIABLES
 from omlxd.service import systemd
 from omlxd.service.job import Account, JobSpec, carried_environment, with_secrets
 from omlxd.service.names import EXIT_TIMEOUT, LABEL

@@ -1,12 +1,14 @@
-"""Wishes that cannot be meant so are told, each once."""
+"""Warnings about the configuration, and whose settings a name means."""
 
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
+from omlxd.errors import Starting
 from omlxd.library.catalog import Catalog, RootScan, merge
-from omlxd.library.config_warnings import ConfigWarnings, doubts
 from omlxd.library.folder import HeaderCache
+from omlxd.library.library import Library, config_warnings
 from omlxd.model_settings.options import ModelSettings
 from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.pool.options import PoolOptions
@@ -22,7 +24,7 @@ def catalog(*ids: str) -> Catalog:
 def found(options: PoolOptions, *ids: str) -> dict[str, dict[str, object]]:
     return {
         event: dict(fields)
-        for event, fields in doubts(
+        for event, fields in config_warnings(
             catalog(*ids), ModelSettingsStore(options.settings, options.default)
         )
     }
@@ -32,7 +34,7 @@ def aliased(**aliases: str) -> dict[str, ModelSettings]:
     return {model_id: ModelSettings(aliases=(alias,)) for model_id, alias in aliases.items()}
 
 
-def test_what_is_meant_as_it_stands_is_no_doubt() -> None:
+def test_settings_without_a_fault_give_no_warning() -> None:
     settings = {"org/gamma": ModelSettings(aliases=("g", "org/gamma"))}
     assert found(PoolOptions(settings=settings, default="g"), "org/gamma", "beta") == {}
     assert found(PoolOptions(), "beta") == {}
@@ -63,19 +65,16 @@ def test_a_default_is_one_model() -> None:
     assert found(PoolOptions(default="mm"), "x/m")["default_is_no_model"]["default"] == "mm"
 
 
-def test_each_doubt_is_told_once() -> None:
-    book, told = (
-        ModelSettingsStore({"ghost": ONE}, "m"),
-        ConfigWarnings(),
-    )
+def test_each_warning_is_logged_once() -> None:
+    library = Library((), ModelSettingsStore({"ghost": ONE}, "m"), 10.0)
     with capture_logs() as logs:
-        told.tell(catalog("m"), book)
-        told.tell(catalog("m"), book)
-        told.tell(catalog("n"), book)
+        library.adopt(catalog("m"))
+        library.adopt(catalog("m"))
+        library.adopt(catalog("n"))
     assert [entry["event"] for entry in logs] == ["settings_of_no_model", "default_is_no_model"]
 
 
-async def test_doubts_are_told_when_the_models_are_known() -> None:
+async def test_warnings_wait_until_the_models_are_known() -> None:
     def scan(path: str, headers: HeaderCache) -> RootScan:
         return a_scan(a_model("m"))
 
@@ -85,5 +84,18 @@ async def test_doubts_are_told_when_the_models_are_known() -> None:
         assert [entry for entry in logs if entry["event"] == "settings_of_no_model"] == []
         await house.pool.rescan()
         await house.pool.rescan()
-    (doubt,) = [entry for entry in logs if entry["event"] == "settings_of_no_model"]
-    assert (doubt["model"], doubt["meant"], doubt["log_level"]) == ("M", "m", "warning")
+    (warning,) = [entry for entry in logs if entry["event"] == "settings_of_no_model"]
+    assert (warning["model"], warning["meant"], warning["log_level"]) == ("M", "m", "warning")
+
+
+async def test_whose_settings_are_meant_is_not_guessed_before_all_models_are_known() -> None:
+    settings = ModelSettingsStore({"later": ModelSettings(top_k=2)})
+    settings.change("own/m", {"top_k": 2}, ["own/m"])
+    library = Library(("/not/yet/scanned",), settings, 10.0)
+    library.adopt(catalog("m"))
+    assert not library.scanned
+    assert library.settings_id("own/m") == "own/m"
+    assert library.settings_id("M") == "m"
+    for name in ("OWN/M", "x/m", "later"):
+        with pytest.raises(Starting):
+            library.settings_id(name)
