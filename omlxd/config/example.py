@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, get_origin
 
 from omlxd.config.load import SECTIONS
-from omlxd.config.values import annotations, without_none
+from omlxd.options import declarations
 from omlxd.units import format_bytes, parse_bytes
 
 HEAD = """\
@@ -24,11 +24,11 @@ def example() -> str:
 
 
 def _section(name: str, options_class: Any) -> str:
-    hints = annotations(options_class)
+    declared = declarations(options_class)
     lines = ["", f"[{name}]"]
     for f in fields(options_class):
         lines += textwrap.wrap(f.metadata["help"], 98, initial_indent="# ", subsequent_indent="# ")
-        kind, _ = without_none(hints[f.name])
+        kind = declared[f.name].kind
         default = f.default if f.default is not MISSING else None
         if get_origin(kind) in (dict, Mapping):
             lines.append(f"# [{name}.{f.name}.NAME]")

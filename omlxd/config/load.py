@@ -12,10 +12,10 @@ from omlxd.api.options import ApiOptions
 from omlxd.backend.options import BackendOptions
 from omlxd.config.options import LogOptions, ServerOptions
 from omlxd.config.places import Places, named_places
-from omlxd.config.values import read_table
 from omlxd.enforcer.options import GuardOptions
 from omlxd.engine.options import EngineOptions
 from omlxd.errors import ConfigError
+from omlxd.options import Source, read_table
 from omlxd.pool.options import PoolOptions
 from omlxd.text.options import TextOptions
 
@@ -106,9 +106,11 @@ def load(
     }
     for origin, sections in layers:
         for section, entries in sections.items():
-            file = origin is Origin.FILE
-            base = found.config_file.parent if file else Path()
-            read, wrong = read_table(entries, SECTIONS[section], text=not file, base=base)
+            if origin is Origin.FILE:
+                source, base = Source.FILE, found.config_file.parent
+            else:
+                source, base = Source.TEXT, Path()
+            read, wrong = read_table(entries, SECTIONS[section], source, base)
             if wrong:
                 unsound.add(section)
             for key, _, what in (mistake.partition(": ") for mistake in wrong):

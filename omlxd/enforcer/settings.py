@@ -10,7 +10,9 @@ from typing import Any
 
 import structlog
 
+from omlxd.enforcer.options import GuardOptions
 from omlxd.errors import InvalidRequest, SettingLocked
+from omlxd.options import BadValue, Declaration, declarations, read_value
 from omlxd.policy.tiers import GuardPolicy, Tier, mistakes
 from omlxd.units import GiB
 
@@ -40,6 +42,10 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 """Key of the API -> field of GuardPolicy. GB are GiB here."""
 KEYS: Mapping[str, str] = MappingProxyType({field: key for key, field in FIELDS.items()})
 """And back."""
+_DECLARED = {
+    **declarations(GuardOptions),
+    "custom_ceiling_gb": Declaration(float, limits={"above": 0}),
+}
 _MARKS = ("soft_threshold", "hard_threshold")
 _MAY_CLASH = (("soft_threshold",), ("hard_threshold",), _MARKS, ("tier",), (*_MARKS, "tier"))
 """What is left out of what was stored, the first that helps, when it contradicts what a flag, the
@@ -192,43 +198,17 @@ def _read(key: str, value: Any) -> Any:
         raise InvalidRequest(f"Unknown key '{key}'; the keys are {known}.", param=key)
     if value is None:
         return None
-    match key:
-        case "enabled" | "enforce":
-            if isinstance(value, bool):
-                return value
-            raise InvalidRequest(f"'{key}' must be true, false or null.", param=key)
-        case "tier":
-            return _tier(value)
-        case "custom_ceiling_gb":
-            return _ceiling(key, value)
-        case _:
-            return _number(key, value)
-
-
-def _tier(value: Any) -> Tier:
-    for tier in Tier:
-        if value == tier.value:
-            return tier
-    choices = ", ".join(f"'{tier.value}'" for tier in Tier)
-    raise InvalidRequest(f"'tier' must be one of {choices}, or null.", param="tier")
-
-
-def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"'{key}' must be a number or null.", param=key)
     try:
-        number = float(value)
-    except OverflowError:  # JSON knows whole numbers of any length
-        number = math.inf
-    if not math.isfinite(number) or number <= 0:
-        raise InvalidRequest(f"'{key}' must be finite and above zero.", param=key)
-    return number
+        result = read_value(value, _DECLARED[key])
+        return _ceiling(result) if key == "custom_ceiling_gb" else result
+    except BadValue as bad:
+        raise InvalidRequest(f"'{key}' {bad.rule}, or null.", param=key) from None
 
 
-def _ceiling(key: str, value: Any) -> int:
-    size = _number(key, value) * GiB
+def _ceiling(gb: float) -> int:
+    size = gb * GiB
     if not math.isfinite(size) or size < 1:
-        raise InvalidRequest(f"'{key}' must be finite and at least one byte.", param=key)
+        raise BadValue("must be finite and at least one byte")
     return round(size)
 
 
