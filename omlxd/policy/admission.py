@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.eviction import choose_victims
 from omlxd.policy.pressure import request_may_start
 from omlxd.policy.readings import ModelView
 from omlxd.policy.remedy import binding_name, remedy
@@ -78,20 +79,6 @@ class LoadContext:
         """The same by all that is measured, residue of what was unloaded included."""
         kept = (self.usage.bytes or 0) - (self.usage.buffer_cache or 0)
         return max(kept, self.usage.active or 0, self.tracked)
-
-    @property
-    def spare(self) -> tuple[ModelView, ...]:
-        """Loaded models that may be unloaded now, coldest first."""
-        return tuple(model for model in self.may_leave if not model.busy)
-
-    @property
-    def may_leave(self) -> tuple[ModelView, ...]:
-        """Loaded, unpinned models, those in use after the idle ones, each coldest first.
-
-        What was asked to leave stays the first choice, or ever more would be asked to.
-        """
-        stay = [m for m in self.models if not (m.loading or m.pinned or m.unloading)]
-        return tuple(sorted(stay, key=lambda m: (m.busy, not m.pending_unload, m.last_used, m.id)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +153,7 @@ def plan_load(need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> LoadPla
     if after < ceilings.admission_soft and not held and not _still_full(need, scene, ceilings):
         return Admit(need.bytes)
     excess = after - scene.leaving - ceilings.admission_soft + 1
-    victims = choose_victims(max(excess, int(held)), scene.spare)
+    victims = choose_victims(scene.models, max(excess, int(held)))
     if not scene.usage.fresh and (victims or not _fits(after, ceilings)):
         # A pool of unknown size counts as used, and nothing is refused or given up for that.
         return Wait("the allocator's numbers are old")
@@ -199,24 +186,6 @@ def never_fits(need: LoadNeed, ceilings: Ceilings) -> bool:
     return ceilings.enabled and need.bytes >= _hard(lowest(ceilings.stable_terms)[1], ceilings)
 
 
-def choose_victims(excess: int, spare: Iterable[ModelView]) -> tuple[ModelView, ...]:
-    """The coldest single model that frees ``excess`` bytes; else the largest first until
-    enough. ``spare`` is coldest first. All of it when all of it is not enough."""
-    coldest_first = tuple(spare)
-    if excess <= 0:
-        return ()
-    for model in coldest_first:
-        if model.bytes >= excess:
-            return (model,)
-    chosen: list[ModelView] = []
-    for model in sorted(coldest_first, key=lambda model: -model.bytes):
-        chosen.append(model)
-        excess -= model.bytes
-        if excess <= 0:
-            break
-    return tuple(chosen)
-
-
 def _fits(after: int, ceilings: Ceilings) -> bool:
     """Below the hard mark; without a ceiling nothing is refused."""
     ceiling = ceilings.ceiling
@@ -241,19 +210,11 @@ def _wait_or_refuse(
         return Wait("memory is promised to other loads")
     if _fits(after, ceilings):
         return Wait("admission is paused by memory pressure")
-    if _fits(after - _size(scene.may_leave), ceilings):
-        return Wait("models in use are in the way", _fewest_to_drain(after, scene, ceilings))
+    over = after - _hard(ceilings.admission, ceilings) + 1
+    leaving = choose_victims(scene.models, over, in_use=True)
+    if _fits(after - _size(leaving), ceilings):
+        return Wait("models in use are in the way", tuple(model.id for model in leaving))
     return _refuse(RefusalKind.INSUFFICIENT_MEMORY, need, scene, ceilings)
-
-
-def _fewest_to_drain(after: int, scene: LoadContext, ceilings: Ceilings) -> tuple[str, ...]:
-    """Models that make room, idle ones first, then the coldest, and no more than it takes."""
-    chosen: list[ModelView] = []
-    for model in scene.may_leave:
-        if _fits(after - _size(chosen), ceilings):
-            break
-        chosen.append(model)
-    return tuple(model.id for model in chosen)
 
 
 def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> Refuse:

@@ -111,9 +111,8 @@ class Observation:
 
     @property
     def loaded(self) -> tuple[ModelView, ...]:
-        """Models that are loaded and stay, least recently used first."""
-        stay = [m for m in self.snapshot.models if not m.loading and not self.is_leaving(m)]
-        return tuple(sorted(stay, key=lambda model: (model.last_used, model.id)))
+        """Models that are loaded and stay."""
+        return tuple(m for m in self.snapshot.models if not m.loading and not self.is_leaving(m))
 
     @property
     def unpinned(self) -> tuple[ModelView, ...]:

@@ -18,6 +18,7 @@ from omlxd.policy.actions import (
     ShrinkRamCache,
 )
 from omlxd.policy.decision import Decision, Step, conclude, go_on
+from omlxd.policy.eviction import choose_to_end, choose_victims
 from omlxd.policy.observation import GuardState, Observation, Snapshot, observe
 from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import ModelView
@@ -104,20 +105,18 @@ def stop_when_relieved(seen: Observation) -> Step | None:
 
 def unload_drained(seen: Observation) -> Step | None:
     """A model that was only waiting for its last request."""
-    for model in seen.unpinned:
-        if model.pending_unload and _may_unload(seen, model):
-            return _unload(model, "has drained, as it was asked to")
-    return None
+    victim = _victim(seen)
+    if victim is None or not victim.pending_unload:
+        return None
+    return _unload(victim, "has drained, as it was asked to")
 
 
 def unload_idle(seen: Observation) -> Step | None:
     """The least recently used idle model; at soft one always stays, at hard even the last goes."""
-    if seen.level is Level.SOFT and len(seen.unpinned) <= 1:
+    victim = _victim(seen)
+    if victim is None or (seen.level is Level.SOFT and len(seen.unpinned) <= 1):
         return None
-    for model in seen.unpinned:
-        if _may_unload(seen, model):
-            return _unload(model, "is the least recently used idle one")
-    return None
+    return _unload(victim, "is the least recently used idle one")
 
 
 def leave_running_alone(seen: Observation) -> Step | None:
@@ -150,11 +149,9 @@ def abort_least_recent(seen: Observation) -> Step | None:
 
     When none of them could be ended, in the same tick those of the next.
     """
-    busy = [m for m in seen.unpinned if m.busy and not seen.tried(AbortRequests, m.id)]
-    if not busy:
+    model = choose_to_end(m for m in seen.unpinned if not seen.tried(AbortRequests, m.id))
+    if model is None:
         return None
-    # One that is leased without a request has nothing to abort.
-    model = next((model for model in busy if model.requests), busy[0])
     actions: tuple[Action, ...] = (AbortRequests(model.id),)
     if seen.emergency:
         # One that drains already, too: a drain to make room has no deadline, this mark has.
@@ -230,8 +227,10 @@ def _pool_is_swollen(seen: Observation) -> bool:
     return seen.usage.buffer_cache is not None and seen.usage.buffer_cache > BUFFER_CACHE_FLOOR
 
 
-def _may_unload(seen: Observation, model: ModelView) -> bool:
-    return not model.busy and not model.pinned and not seen.tried(EvictModel, model.id)
+def _victim(seen: Observation) -> ModelView | None:
+    """The idle model that goes next; one that was refused in this tick is not asked again."""
+    untried = (model for model in seen.unpinned if not seen.tried(EvictModel, model.id))
+    return next(iter(choose_victims(untried)), None)
 
 
 def _unload(model: ModelView, why: str) -> Step:

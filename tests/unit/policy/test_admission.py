@@ -14,7 +14,6 @@ from omlxd.policy.admission import (
     RefusalKind,
     Refuse,
     Wait,
-    choose_victims,
     plan_load,
 )
 from omlxd.policy.ceiling import Ceilings
@@ -23,6 +22,7 @@ from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
 from omlxd.units import GiB
 from tests.unit.policy.scene import CEILING, HARD, SOFT, ceilings, model
+from tests.unit.policy.test_eviction import Views, idle
 
 
 def used(size: int, *, active: int | None = None) -> Usage:
@@ -252,24 +252,6 @@ def test_the_model_itself_is_not_in_its_own_way() -> None:
     assert plan(60 * GiB, model("new", 60, loading=True), usage=0) == Admit(60 * GiB)
 
 
-Views = st.lists(
-    st.builds(
-        ModelView,
-        id=st.sampled_from("abcdef"),
-        weights_bytes=st.sampled_from([0, 1, GiB, 10 * GiB, 30 * GiB, 60 * GiB]),
-        kv_bytes=st.sampled_from([0, GiB]),
-        busy=st.booleans(),
-        requests=st.just(0),
-        pinned=st.booleans(),
-        last_used=st.integers(0, 3).map(float),
-        loading=st.sampled_from([False, False, True]),
-        unloading=st.sampled_from([False, False, True]),
-    ),
-    max_size=5,
-    unique_by=lambda view: view.id,
-).map(tuple)
-
-
 @given(models=Views, mark=st.sampled_from([SOFT, HARD, CEILING]), offset=st.integers(-2, 2))
 def test_a_load_is_only_promised_what_is_there(
     models: tuple[ModelView, ...], mark: int, offset: int
@@ -285,13 +267,12 @@ def test_a_load_is_only_promised_what_is_there(
         match plan_load(LoadNeed("new", need), scene, ceilings()):
             case Admit():
                 assert scene.current + need < HARD
-                assert scene.current + need < SOFT or scene.spare == ()
+                assert scene.current + need < SOFT or not any(map(idle, scene.models))
                 return
             case EvictFirst(model_ids=victims):
                 assert scene.current + need >= SOFT
                 for name in victims:
-                    gone = by_id[name]
-                    assert not any((gone.busy, gone.pinned, gone.loading, gone.unloading))
+                    assert idle(by_id[name])
                 kept = tuple(m for m in scene.models if m.id not in victims)
                 scene = LoadContext(kept, used(sum(m.bytes for m in kept)))
             case Wait(drain=drain):
@@ -302,21 +283,6 @@ def test_a_load_is_only_promised_what_is_there(
                 assert need >= HARD or pinned + need >= HARD
                 return
     raise AssertionError("the plan does not come to an end")
-
-
-@given(models=Views, excess=st.integers(0, 100).map(lambda gib: gib * GiB))
-def test_victims_are_the_smallest_harm(models: tuple[ModelView, ...], excess: int) -> None:
-    """the coldest single idle model that frees enough, else largest first"""
-    coldest_first = sorted(models, key=lambda m: m.last_used)
-    victims = choose_victims(excess, coldest_first)
-    freed = sum(m.bytes for m in victims)
-    assert freed >= excess or len(victims) == len(models)
-    if len(victims) == 1 and excess <= freed:
-        colder = coldest_first[: coldest_first.index(victims[0])]
-        assert all(m.bytes < excess for m in colder)
-    if len(victims) > 1:
-        assert all(m.bytes < excess for m in models)
-        assert freed - min(m.bytes for m in victims) < excess
 
 
 def test_what_the_allocator_pools_is_not_in_the_way_of_a_load() -> None:
