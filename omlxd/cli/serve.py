@@ -152,11 +152,9 @@ def _serve(
         host, port = doors.tcp.getsockname()[:2]
         lock.announce(host, port)
         from omlxd.daemon.main import serve
-        from omlxd.service.awake import open_awake
 
         process = Process(
             log=log,
-            awake=open_awake(os.getpid()),
             leaving=lambda code: _leave(tenant, lock, code),
             stop_asked=early_stop.asked,
         )

@@ -98,7 +98,6 @@ class Daemon:
             self._config,
             self._doors,
             self._instance,
-            awake=self._process.awake,
             on_death=self._part_died,
         )
         self._spawn("http", parts.server.serve())
@@ -149,7 +148,7 @@ class Daemon:
         parts.server.stop(left())
         http = self._tasks["http"]
         await asyncio.wait({http}, timeout=left())
-        parts.awake.close()
+        parts.sleep_inhibitor.close()
         threads_left = await self._threads_end(left())
         code = 0 if self._died is None else EXIT_RESTART
         log.info("stopped", code=code, died=self._died)

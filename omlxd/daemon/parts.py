@@ -20,13 +20,12 @@ from omlxd.daemon.instance import Instance
 from omlxd.daemon.lifecycle import Lifecycle
 from omlxd.daemon.listeners import Listeners
 from omlxd.daemon.server import HttpServer
-from omlxd.daemon.surroundings import Wakefulness
-from omlxd.daemon.wakefulness import AwakeWhile
 from omlxd.enforcer.readers import AllocatorSampler, HostReader
 from omlxd.engine.handle import Engine
 from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 from omlxd.host.protocol import Host
 from omlxd.host.select import open_host
+from omlxd.host.sleep_inhibitor import SleepInhibitor, open_sleep_inhibitor
 from omlxd.library.library import Library
 from omlxd.library.scanner import model_roots
 from omlxd.model_settings.settings import ModelSettingsStore
@@ -43,7 +42,7 @@ class Parts:
     guard: Guard
     open_requests: OpenRequests
     life: Lifecycle
-    awake: AwakeWhile
+    sleep_inhibitor: SleepInhibitor
     server: HttpServer
 
 
@@ -52,7 +51,6 @@ def build(
     doors: Listeners,
     instance: Instance,
     *,
-    awake: Wakefulness | None,
     on_death: Callable[[str, BaseException], None],
 ) -> Parts:
     """``on_death`` is told which part died, and of what."""
@@ -90,15 +88,14 @@ def build(
     pool = EnginePool(config.models, library, ports)
 
     def requests_changed() -> None:
-        awake_while.look()
+        sleep_inhibitor.update()
         engine.expect(open_requests.coming)
 
     open_requests = OpenRequests(
         awake_clock, arrived=lambda: guard.arrived(), changed=requests_changed
     )
-    awake_while = AwakeWhile(
-        awake,
-        lambda: len(open_requests) > 0 or any(model.loading for model in pool.views()),
+    sleep_inhibitor = open_sleep_inhibitor(
+        lambda: len(open_requests) > 0 or any(model.loading for model in pool.views())
     )
     guard = Guard(
         settings,
@@ -109,7 +106,7 @@ def build(
             engine=engine,
             pool=pool,
             open_requests=lambda: len(open_requests),
-            after_tick=awake_while.look,
+            after_tick=sleep_inhibitor.update,
             clock=clock,
         ),
         queue_deadline=config.models.queue_deadline,
@@ -137,7 +134,7 @@ def build(
     )
     limits = ConnectionLimits(config.server.max_connections, config.server.head_timeout)
     server = HttpServer(app, doors.listeners, limits)
-    return Parts(engine, pool, host, guard, open_requests, life, awake_while, server)
+    return Parts(engine, pool, host, guard, open_requests, life, sleep_inhibitor, server)
 
 
 def _identity(instance: Instance) -> Identity:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from omlxd.errors import ServiceFailed
+from omlxd.host.sleep_inhibitor import Child, SleepInhibitor, spawn_quietly
 from omlxd.instance import ask_health
 from omlxd.service import control, install, plist, uninstall
-from omlxd.service.awake import Awake, Child, spawn_quietly
 from omlxd.service.domains import choose
 from omlxd.service.install import Course, Offer
 from omlxd.service.job import JobSpec
@@ -159,12 +159,12 @@ def test_the_assertion_is_held_while_working_only() -> None:
         ours = rf"pid {spawned[0].pid}\(caffeinate\):.*PreventUserIdleSystemSleep"
         return re.search(ours, said) is not None
 
-    awake = Awake(spawn, os.getpid())
-    with awake.working():
-        limit = time.monotonic() + 20
-        while not held() and time.monotonic() < limit:
-            time.sleep(0.1)
-        assert held()
-    awake.close()
+    inhibitor = SleepInhibitor(lambda: True, spawn, os.getpid())
+    inhibitor.update()
+    limit = time.monotonic() + 20
+    while not held() and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert held()
+    inhibitor.close()
     assert not held()
-    assert not awake.holding
+    assert not inhibitor.holding

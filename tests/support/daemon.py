@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.signals import default_signals
+
 START_LIMIT = 60.0
 POLL = 0.05
 """Seconds; the daemon under test needs the cores more than its watcher."""
@@ -49,7 +51,12 @@ class DaemonProcess:
             out = log.fileno() if output is None else output
             self.started_at = time.monotonic()
             self._process = subprocess.Popen(
-                self.command, stdout=out, stderr=out, env=self.environ, cwd=self.home
+                self.command,
+                stdout=out,
+                stderr=out,
+                env=self.environ,
+                cwd=self.home,
+                preexec_fn=default_signals,
             )
 
     def start(self) -> "DaemonProcess":

@@ -17,6 +17,7 @@ from omlxd.doctor.network import check_port
 from omlxd.errors import PortTaken
 from omlxd.service.restarts import MOST_STARTS
 from tests.integration.service.conftest import REPOSITORY
+from tests.support.signals import default_signals
 
 START = "import os, sys; {fault}; from omlxd.__main__ import main; sys.exit(main())"
 KILL_SELF = "os.kill(os.getpid(), {number})"
@@ -36,6 +37,7 @@ def serve(
         text=True,
         timeout=120,
         check=False,
+        preexec_fn=default_signals,
     )
 
 
@@ -76,7 +78,7 @@ def test_a_home_of_nobody_ends_it_for_good(tmp_path: Path, supervised: bool) -> 
 def test_it_starts_without_any_of_the_standard_streams(tmp_path: Path, supervised: bool) -> None:
     fault = (
         "[os.close(n) for n in (0, 1, 2)]; sys.stdin = sys.stdout = sys.stderr = None; "
-        "import omlxd.service.awake as m; m.open_awake = lambda *_: sys.exit(5 if sys.stderr "
+        "import omlxd.daemon.main as m; m.serve = lambda *_: sys.exit(5 if sys.stderr "
         "is None else not all(map(os.get_inheritable, (0, 1, 2))) or os.write(1, b'x') - 1)"
     )
     assert serve(tmp_path, fault=fault, supervised=supervised).returncode == 0
@@ -119,7 +121,7 @@ def test_a_fault_that_cannot_be_counted_is_not_tried_again(tmp_path: Path) -> No
         ("omlxd.config.load.load", signal.SIGTERM, True),
         ("omlxd.config.load.load", signal.SIGHUP, False),
         ("omlxd.daemon.listeners.open_listeners", signal.SIGTERM, False),
-        ("omlxd.service.awake.open_awake", signal.SIGINT, True),
+        ("omlxd.daemon.main.serve", signal.SIGINT, True),
     ],
 )
 def test_a_stop_early_in_the_start_is_a_clean_one(
@@ -135,20 +137,21 @@ def test_a_stop_early_in_the_start_is_a_clean_one(
     state = tmp_path / "state"
     assert not (state / "instance.json").exists()
     assert not (state / "local.key").exists()
-    if place.endswith(("open_listeners", "open_awake")):
+    if place.endswith(("open_listeners", "main.serve")):
         assert recorded(tmp_path)["ending"] == "stopped"
         assert not (state / "starts.json").exists()
 
 
 SWALLOWED = """
-import os, signal, omlxd.service.awake, omlxd.daemon.listeners
+import os, signal, omlxd.daemon.main, omlxd.daemon.listeners
 def kill():
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(1000): pass
 class Falls:
     __del__ = lambda self: kill()
 leave = omlxd.daemon.listeners.Listeners.leave
-omlxd.service.awake.open_awake = lambda pid: Falls() and None
+serve = omlxd.daemon.main.serve
+omlxd.daemon.main.serve = lambda *given: (Falls(), serve)[1](*given)
 omlxd.daemon.listeners.Listeners.leave = lambda self: (kill(), leave(self))
 """
 

@@ -17,7 +17,7 @@ def built(home: Path) -> parts.Parts:
     )
     config = load({}, {}, home=str(home))
     instance = instance_at("one", "127.0.0.1", 8484, since=0.0)
-    return parts.build(config, doors, instance, awake=None, on_death=lambda part, error: None)
+    return parts.build(config, doors, instance, on_death=lambda part, error: None)
 
 
 def test_the_uptime_counts_from_the_moment_at_which_the_port_listened(

@@ -1,17 +1,16 @@
-"""T69: the real child process of the wakefulness, with a stand-in for caffeinate."""
+"""T69: the real child process of the sleep inhibitor, with a stand-in for caffeinate."""
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from omlxd.service.awake import Awake, Child, spawn_quietly
-
-Until = Callable[[Callable[[], bool]], None]
+from omlxd.host.sleep_inhibitor import Child, SleepInhibitor, spawn_quietly
 
 
-def test_a_real_child_lives_while_work_is_under_way_and_is_reaped(until: Until) -> None:
+def test_a_real_child_lives_while_work_is_under_way_and_is_reaped() -> None:
     spawned: list[Child] = []
 
     def spawn(command: Sequence[str]) -> Child:
@@ -20,12 +19,19 @@ def test_a_real_child_lives_while_work_is_under_way_and_is_reaped(until: Until) 
         spawned.append(child)
         return child
 
-    awake = Awake(spawn, os.getpid())
-    with awake.working():
-        assert awake.holding
-    until(lambda: spawned[0].poll() is not None)
-    awake.hold()
-    awake.close()
+    working = True
+    inhibitor = SleepInhibitor(lambda: working, spawn, os.getpid())
+    inhibitor.update()
+    assert inhibitor.holding
+    working = False
+    inhibitor.update()
+    limit = time.monotonic() + 60.0
+    while spawned[0].poll() is None:
+        assert time.monotonic() < limit, "did not end within 60 s"
+        time.sleep(0.02)
+    working = True
+    inhibitor.update()
+    inhibitor.close()
     assert [child.poll() for child in spawned] == [-15, -15]
 
 
@@ -46,9 +52,8 @@ def test_the_child_is_spawned_and_not_forked(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_missing_caffeinate_is_no_error() -> None:
-    awake = Awake(spawn_quietly, os.getpid())
+    inhibitor = SleepInhibitor(lambda: True, spawn_quietly, os.getpid())
     # On a Mac this is the real one; elsewhere it is missing.
-    with awake.working():
-        pass
-    awake.close()
-    assert not awake.holding
+    inhibitor.update()
+    inhibitor.close()
+    assert not inhibitor.holding

@@ -3,9 +3,7 @@
 import subprocess
 from collections.abc import Sequence
 
-import pytest
-
-from omlxd.service.awake import Awake, open_awake
+from omlxd.host.sleep_inhibitor import SleepInhibitor, open_sleep_inhibitor
 
 
 class FakeChild:
@@ -47,74 +45,71 @@ class Spawner:
         return self.children[-1]
 
 
+class Work:
+    """What is under way; the inhibitor is told of each change."""
+
+    def __init__(self, spawn: Spawner | None, pid: int = 1) -> None:
+        self.inhibitor = SleepInhibitor(lambda: self.count > 0, spawn, pid)
+        self.count = 0
+
+    def becomes(self, count: int) -> bool:
+        """Whether the machine is kept awake now."""
+        self.count = count
+        self.inhibitor.update()
+        return self.inhibitor.holding
+
+
 def test_it_starts_with_the_first_and_ends_with_the_last() -> None:
     spawn = Spawner()
-    awake = Awake(spawn, pid=42)
-    assert not awake.holding
-    awake.hold()
-    awake.hold()
-    awake.release()
-    assert awake.holding
-    awake.release()
-    assert not awake.holding
+    work = Work(spawn, pid=42)
+    assert [work.becomes(count) for count in (0, 1, 3, 1)] == [False, True, True, True]
     assert spawn.commands == [("/usr/bin/caffeinate", "-i", "-w", "42")]
+    assert spawn.children[0].done == []
+    assert not work.becomes(0)
+    assert not work.becomes(0)
+    assert len(spawn.children) == 1
     assert spawn.children[0].done == ["terminate"]
 
 
 def test_the_next_work_gets_a_new_child() -> None:
     spawn = Spawner()
-    awake = Awake(spawn, pid=1)
+    work = Work(spawn)
     for _ in range(3):
-        with awake.working():
-            assert awake.holding
+        assert work.becomes(1)
+        assert not work.becomes(0)
     assert len(spawn.children) == 3
-    assert not awake.holding
-
-
-def test_work_that_fails_releases_too() -> None:
-    awake = Awake(Spawner(), pid=1)
-    with pytest.raises(ValueError, match="step"), awake.working():
-        raise ValueError("step")
-    assert not awake.holding
 
 
 def test_a_child_that_was_killed_is_replaced_by_the_next_request() -> None:
     spawn = Spawner()
-    awake = Awake(spawn, pid=1)
-    awake.hold()
+    work = Work(spawn)
+    work.becomes(1)
     spawn.children[0].code = -9
-    awake.hold()
-    assert awake.holding
+    assert work.becomes(2)
     assert len(spawn.children) == 2
 
 
 def test_a_machine_without_caffeinate_works_on() -> None:
     spawn = Spawner()
     spawn.fails = True
-    awake = Awake(spawn, pid=1)
-    with awake.working():
-        assert not awake.holding
+    work = Work(spawn)
+    assert not work.becomes(1)
+    work.becomes(0)
     spawn.fails = False
-    with awake.working():
-        assert awake.holding
-
-
-def test_releasing_too_often_is_our_own_fault_and_said() -> None:
-    with pytest.raises(RuntimeError, match="more often"):
-        Awake(Spawner(), pid=1).release()
+    assert work.becomes(1)
 
 
 def test_close_ends_a_child_that_takes_no_notice() -> None:
     spawn = Spawner()
     spawn.stubborn = True
-    awake = Awake(spawn, pid=1)
-    awake.hold()
-    awake.close()
+    work = Work(spawn)
+    work.becomes(1)
+    work.inhibitor.close()
     assert spawn.children[0].done == ["terminate", "kill"]
-    assert not awake.holding
+    assert not work.inhibitor.holding
 
 
 def test_only_a_mac_needs_it() -> None:
-    awake = open_awake(1, platform="linux")
-    with awake.working():
-        assert not awake.holding
+    inhibitor = open_sleep_inhibitor(lambda: 1 / 0 > 0, platform="linux")
+    inhibitor.update()
+    assert not inhibitor.holding
