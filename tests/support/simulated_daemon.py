@@ -22,8 +22,8 @@ from omlxd.enforcer.settings import GuardSettings
 from omlxd.engine.handle import Engine, _DeviceThread
 from omlxd.engine.messages import BackendReady, Event
 from omlxd.engine.options import EngineOptions
-from omlxd.engine.state import Ledger
-from omlxd.engine.ticket import Answer
+from omlxd.engine.state import EngineState
+from omlxd.engine.ticket import Reply
 from omlxd.engine.worker import Worker
 from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
@@ -71,11 +71,11 @@ class StepwiseEngine(Engine):
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._inbox: Any = Inbox()
-        ledger = Ledger(self._clock, Answer())
+        ledger = EngineState(self._clock, Reply())
         self._thread = _DeviceThread(ledger, loop, self._thread_left)
         self.device = asyncio.create_task(self._serve(ledger), name="device")
 
-    async def _serve(self, ledger: Ledger) -> None:
+    async def _serve(self, ledger: EngineState) -> None:
         backend: Any = self._backend
         posted: list[Event] = []
         worker = Worker(

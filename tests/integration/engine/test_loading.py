@@ -239,10 +239,10 @@ async def test_the_pool_is_given_back_on_request(engine: Engine, tiny: Tiny) -> 
     spec = SequenceSpec("r", tuple(range(3, 200)), 20, Sampling(temperature=0.0))
     async for _ in engine.submit("m", spec):
         pass
-    assert (await engine.sample()).pool > 0
+    assert (await engine.sample()).buffer_cache > 0
     engine.reclaim(when_idle=True)
     await engine.sample()
-    assert (await engine.sample()).pool == 0
+    assert (await engine.sample()).buffer_cache == 0
     assert engine.reclaimed_bytes > 0
 
 
