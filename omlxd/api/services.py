@@ -132,7 +132,7 @@ class Services:
     Attributes:
         requests: what the device thread holds now.
         open_requests: what the routes hold; others may count it.
-        places: sequences that one model may have running and waiting; None: no end of them.
+        max_sequences: how many one model may have running and waiting; None: no limit.
         guard: the memory guard; None where there is none.
         guard_status: further keys of ``/status``.
         keys: who may call; None where nobody is asked for a key.
@@ -146,7 +146,7 @@ class Services:
     phase: Callable[[], ServerPhase]
     requests: Callable[[], tuple[RequestView, ...]]
     open_requests: OpenRequests
-    places: int | None = None
+    max_sequences: int | None = None
     guard: GuardControl | None = None
     guard_status: Callable[[], Mapping[str, Any]] | None = None
     keys: KeyRing | None = None

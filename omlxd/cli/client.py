@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from omlxd.cli.home import daemon_places
+from omlxd.cli.home import daemon_paths
 
 if TYPE_CHECKING:
     import httpx
@@ -45,7 +45,7 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
     # Late: a command that is given an address does without.
     from omlxd import instance
 
-    state = daemon_places(home, environ).state
+    state = daemon_paths(home, environ).state
     if instance.is_closed(state):
         raise Unreachable(
             f"you may not look into {state}, which another account's daemon has. Run this with "
@@ -80,7 +80,7 @@ def find_key(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
     """
     if url or environ.get("OMLXD_URL"):
         return _named_key(environ)
-    return key_for(daemon_places(home, environ).state, environ)
+    return key_for(daemon_paths(home, environ).state, environ)
 
 
 def key_for(state: Path, environ: Mapping[str, str]) -> str | None:

@@ -83,7 +83,7 @@ def _elsewhere(context: "Context") -> "Iterator[Finding]":
 
     text = "the daemon of the whole Mac is installed, which only root can look into"
     yield warn("service", text, "sudo omlxd doctor --system")
-    yield from _machine(context, Config(places=context.places))
+    yield from _machine(context, Config(paths=context.paths))
 
 
 def line(finding: "Finding") -> str:
@@ -107,13 +107,13 @@ def examine(context: "Context") -> "Iterator[Finding]":
     environ = context.daemon_environ(account)
     try:
         loaded = load_config({}, environ, home=home, config_file=named)
-        config = replace(loaded, places=context.places)
-        there = "" if config.places.config_file.exists() else " (absent: all defaults)"
-        yield ok("config", f"{config.places.config_file}{there}")
+        config = replace(loaded, paths=context.paths)
+        there = "" if config.paths.config_file.exists() else " (absent: all defaults)"
+        yield ok("config", f"{config.paths.config_file}{there}")
     except ConfigError as error:
         for mistake in error.mistakes:
             yield fail("config", mistake)
-        config = Config(places=context.places)
+        config = Config(paths=context.paths)
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _machine(context, config),
         lambda: _files(context, config, account),
@@ -156,29 +156,29 @@ def _files(context: "Context", config: "Config", account: "Account | None") -> "
 
     dirs = config.models.dirs
     try:
-        paths = model_roots(dirs, config.places.models, context.daemon_environ(account))
+        paths = model_roots(dirs, config.paths.models, context.daemon_environ(account))
     except ConfigError as error:
         yield fail("models", error.message)
     else:
         yield from files.check_roots(
             Roots(
                 paths=paths,
-                optional=paths if dirs is None else (config.places.models,),
+                optional=paths if dirs is None else (config.paths.models,),
                 limit=config.models.scan_limit,
                 platform=context.machine.platform,
                 home=context.machine.user_home if account is None else account.home,
                 account=account,
             )
         )
-    yield files.check_cache(config.places.cache, account)
-    yield from files.check_private(config.places)
+    yield files.check_cache(config.paths.cache, account)
+    yield from files.check_private(config.paths)
     if account is None:
-        yield from files.check_usable(config.places)
+        yield from files.check_usable(config.paths)
     job = context.job_of(account)
     if context.written is not None:
         job = replace(job, interpreter=context.written.interpreter)
     yield from files.check_account(job)
-    yield files.check_keys(config.places, account)
+    yield files.check_keys(config.paths, account)
 
 
 def _service_and_daemon(
@@ -219,22 +219,22 @@ def _daemon(
     from omlxd.doctor import network
     from omlxd.errors import ConfigError
 
-    running = instance.running(config.places.state)
+    running = instance.running(config.paths.state)
     server = config.server
     yield network.check_port(server.host, server.port, running, serviced=serviced, holder=holder)
     if server.socket is not None:
         yield network.check_socket(server.socket, running, account, serviced=serviced)
     with contextlib.suppress(ConfigError):  # the check of the keys has said it
         owner = None if account is None else account.uid
-        any_key = bool(read_keys(path_in(config.places.state), owner=owner))
+        any_key = bool(read_keys(path_in(config.paths.state), owner=owner))
         yield network.check_reach(server.host, any_key=any_key)
     answer = instance.ask_health(running.url) if running is not None and running.url else None
-    if running is None and instance.is_held(config.places.state):
-        yield network.unrecorded(config.places.state)
+    if running is None and instance.is_held(config.paths.state):
+        yield network.unrecorded(config.paths.state)
     else:
         yield network.check_health(running, answer, serviced=serviced)
     if running is not None and isinstance(answer, instance.Healthy):
-        yield from _guard(running, config.places.state)
+        yield from _guard(running, config.paths.state)
 
 
 def _guard(running: "InstanceRecord", state: "Path") -> "Iterator[Finding]":

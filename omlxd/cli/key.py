@@ -38,10 +38,10 @@ def add_arguments(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from omlxd.api.key_file import path_in
-    from omlxd.cli.home import daemon_places
+    from omlxd.cli.home import daemon_paths
     from omlxd.errors import ConfigError, OmlxdError
 
-    path = path_in(daemon_places(arguments.home, os.environ).state)
+    path = path_in(daemon_paths(arguments.home, os.environ).state)
     verbs = {"add": _add, "list": _list, "revoke": _revoke}
     try:
         verbs[arguments.verb](arguments, path)

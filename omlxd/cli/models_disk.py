@@ -19,7 +19,7 @@ from omlxd.cli.client import (
     model_statuses,
 )
 from omlxd.cli.draw import size
-from omlxd.cli.home import daemon_places
+from omlxd.cli.home import daemon_paths
 from omlxd.cli.progress import Progress
 
 RESCAN_LIMIT = 60.0
@@ -58,7 +58,7 @@ def _pull(name: str, revision: str | None, arguments: argparse.Namespace) -> int
     def make_bar(label: str, total: int, there: int) -> Progress:
         return Progress(label, total, done=there)
 
-    models = daemon_places(arguments.home, os.environ).models
+    models = daemon_paths(arguments.home, os.environ).models
     pulled = pull(hub, repository, models, make_bar)
     verb = "is in" if pulled.news else "was already in"
     print(f"{name} {verb} {pulled.folder} ({size(pulled.size)}, commit {pulled.commit[:12]})")
@@ -70,16 +70,16 @@ def _pull(name: str, revision: str | None, arguments: argparse.Namespace) -> int
 def remove(arguments: argparse.Namespace) -> int:
     from omlxd.cli.models_folder import NotOurs, delete, find_own, size_of
 
-    places = daemon_places(arguments.home, os.environ)
+    paths = daemon_paths(arguments.home, os.environ)
     try:
-        folder = find_own(places.models, arguments.model)
-        _refuse_used(arguments, places.state)
+        folder = find_own(paths.models, arguments.model)
+        _refuse_used(arguments, paths.state)
         question = f"Delete {folder} ({size(size_of(folder))})? [y/N] "
         if not arguments.yes and not _agreed(question):
             print("Nothing was deleted.")
             return 1
-        _refuse_used(arguments, places.state)
-        delete(places.models, folder)
+        _refuse_used(arguments, paths.state)
+        delete(paths.models, folder)
     except NotOurs as error:
         print(f"omlxd: {error}", file=sys.stderr)
         return 1
@@ -87,7 +87,7 @@ def remove(arguments: argparse.Namespace) -> int:
         return _failed(error)
     print(f"{arguments.model} is deleted")
     if not _tell(arguments, arguments.model):
-        _forget_on_disk(places.state, arguments.model)
+        _forget_on_disk(paths.state, arguments.model)
     return 0
 
 

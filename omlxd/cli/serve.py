@@ -109,11 +109,11 @@ def _prepare(
     """
     from omlxd import __version__
     from omlxd.config.options import LogOptions
-    from omlxd.config.places import named_places
+    from omlxd.config.paths import named_paths
     from omlxd.daemon.logs import configure
     from omlxd.service import tenure
 
-    found = named_places(os.environ, home=arguments.home, config_file=arguments.config)
+    found = named_paths(os.environ, home=arguments.home, config_file=arguments.config)
     tenant = tenure.Tenant(
         state=found.state,
         logs=found.logs,

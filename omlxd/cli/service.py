@@ -132,8 +132,8 @@ def _install(context: "Context") -> int:
     }
     print(f"omlxd {what[done.course]}: {done.record.url} (pid {done.record.pid}).")
     print(f"  definition  {supervisor.definition}")
-    print(f"  config      {context.places.config_file}")
-    print(f"  logs        {context.places.logs}")
+    print(f"  config      {context.paths.config_file}")
+    print(f"  logs        {context.paths.logs}")
     if supervisor.note:
         print(supervisor.note)
     for line in not_carried(context.environ):
@@ -144,21 +144,19 @@ def _install(context: "Context") -> int:
 def _uninstall(context: "Context") -> int:
     from omlxd.service import uninstall
 
-    done = uninstall.uninstall(
-        context.all_supervisors(), context.places.state, context.machine.pace
-    )
+    done = uninstall.uninstall(context.all_supervisors(), context.paths.state, context.machine.pace)
     for path in done.removed:
         print(f"removed {path}")
     print("The service is removed." if done.was_installed else "The service was not installed.")
     if not context.arguments.purge:
-        print(f"Your configuration and data stay: {context.places.config_file.parent}")
+        print(f"Your configuration and data stay: {context.paths.config_file.parent}")
         return 0
     deleted = uninstall.purge(context.belongings(), context.machine.user_home)
     for path in deleted:
         print(f"deleted {path}")
     if not deleted:
-        print(f"Nothing was deleted: no omlxd has left anything in {context.places.state}")
-    print(f"Models are kept: {context.places.models}")
+        print(f"Nothing was deleted: no omlxd has left anything in {context.paths.state}")
+    print(f"Models are kept: {context.paths.models}")
     return 0
 
 
@@ -209,7 +207,7 @@ def _logs(context: "Context") -> int:
     from omlxd.service import follow
     from omlxd.service.names import LOG, STDERR
 
-    path = context.places.logs / (STDERR if context.arguments.stderr else LOG)
+    path = context.paths.logs / (STDERR if context.arguments.stderr else LOG)
     try:
         for line in follow.last_lines(path, max(0, context.arguments.lines)):
             print(line)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlxd.cli.home import places_of
-from omlxd.config.places import APP, Places, absolute, places
+from omlxd.cli.home import service_paths
+from omlxd.config.paths import APP, Paths, absolute, standard_paths
 from omlxd.errors import ConfigError, ServiceFailed
 from omlxd.instance import ask_health
 from omlxd.service import interpreter, machine, remembered
@@ -32,7 +32,7 @@ class Context:
     arguments: argparse.Namespace
     environ: Mapping[str, str]
     machine: Machine
-    places: Places
+    paths: Paths
     home: Path | None
     config_file: Path | None
     python: Interpreter
@@ -53,9 +53,9 @@ class Context:
     def job_of(self, account: Account | None) -> JobSpec:
         return JobSpec(
             interpreter=self.executable,
-            config_file=self.places.config_file,
-            state=self.places.state,
-            logs=self.places.logs,
+            config_file=self.paths.config_file,
+            state=self.paths.state,
+            logs=self.paths.logs,
             home=self.home,
             environment=self.carried,
             account=account,
@@ -77,7 +77,7 @@ class Context:
             return None
         if self.written is not None and self.written.user is not None:
             return machine.account(self.written.user)
-        return machine.owner(self.places.state)
+        return machine.owner(self.paths.state)
 
     def daemon_environ(self, account: Account | None) -> Mapping[str, str]:
         """What the daemon sees of the environment, as far as it matters to us."""
@@ -95,10 +95,10 @@ class Context:
             raise ServiceFailed("not installed: " + "\nand: ".join(texts) + hint)
 
     def watch(self) -> Watch:
-        return Watch(self.places.state, ask_health, self.machine.pace)
+        return Watch(self.paths.state, ask_health, self.machine.pace)
 
     def installed(self) -> Supervisor:
-        known = remembered.recall(self.places.state)
+        known = remembered.recall(self.paths.state)
         return machine.installed_supervisor(
             self.machine, None if known is None else known.domain, system=self.arguments.system
         )
@@ -109,14 +109,14 @@ class Context:
         return (main, *machine.other_places(self.machine, main))
 
     def belongings(self) -> Belongings:
-        usual = [places(self.home, None).config_file]
+        usual = [standard_paths(self.home, None).config_file]
         if self.home is None and (folder := self.carried.get("XDG_CONFIG_HOME")):
             usual.append(Path(folder) / APP / usual[0].name)
         return Belongings(
-            config_file=self.places.config_file if self.places.config_file in usual else None,
-            state=self.places.state,
-            cache=self.places.cache,
-            logs=self.places.logs,
+            config_file=self.paths.config_file if self.paths.config_file in usual else None,
+            state=self.paths.state,
+            cache=self.paths.cache,
+            logs=self.paths.logs,
             home=self.home,
         )
 
@@ -138,16 +138,16 @@ def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Mac
     # An installation alone may move the service, to where this shell has its folders.
     moves = getattr(arguments, "verb", None) == "install" and any(map(_is_place, carried))
     if home is None and written is not None and not moves:
-        found = places_of(written, config)
+        found = service_paths(written, config)
         kept = {name: value for name, value in written.environment.items() if _is_place(name)}
         carried = {name: value for name, value in carried.items() if not _is_place(name)} | kept
     else:
-        found = places(home, config)
+        found = standard_paths(home, config)
     return Context(
         arguments=arguments,
         environ=environ,
         machine=here,
-        places=found,
+        paths=found,
         home=home,
         config_file=config,
         python=interpreter.look(environ),

@@ -11,7 +11,7 @@ from typing import Any
 from omlxd.api.options import ApiOptions
 from omlxd.backend.options import BackendOptions
 from omlxd.config.options import LogOptions, ServerOptions
-from omlxd.config.places import Places, named_places
+from omlxd.config.paths import Paths, named_paths
 from omlxd.enforcer.options import GuardOptions
 from omlxd.engine.options import EngineOptions
 from omlxd.errors import ConfigError
@@ -45,7 +45,7 @@ class Origin(Enum):
 class Config:
     """The options of every part. One field a section of the file."""
 
-    places: Places
+    paths: Paths
     server: ServerOptions = field(default_factory=ServerOptions)
     log: LogOptions = field(default_factory=LogOptions)
     api: ApiOptions = field(default_factory=ApiOptions)
@@ -64,7 +64,7 @@ SECTIONS: Mapping[str, Any] = MappingProxyType(
     {
         f.name: f.type
         for f in fields(Config)
-        if f.name not in ("places", "origins", "strange_variables")
+        if f.name not in ("paths", "origins", "strange_variables")
     }
 )
 """Section name -> options class."""
@@ -84,7 +84,7 @@ def load(
 
     Raises ConfigError with every mistake found.
     """
-    found = named_places(environ, home=home, config_file=config_file)
+    found = named_paths(environ, home=home, config_file=config_file)
     required = bool(config_file or environ.get("OMLXD_CONFIG"))
     table, mistakes = _read_file(found.config_file, required=required)
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}

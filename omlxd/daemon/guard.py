@@ -153,7 +153,7 @@ class Guard:
 
 def guard_settings(config: Config) -> GuardSettings:
     """Configured, with what was set over the API and survives."""
-    file = StateFile(config.places.state, FILE)
+    file = StateFile(config.paths.state, FILE)
     stored = file.read()
     if file.trouble is not None:
         log.error("guard_settings_lost", reason=file.trouble)

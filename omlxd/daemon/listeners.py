@@ -52,7 +52,7 @@ def open_listeners(config: Config, tcp: socket.socket) -> Listeners:
     Raises ConfigError: a daemon that others can reach without a key is a mistake.
     """
     make_room(config.server.max_connections)
-    keys = path_in(config.places.state)
+    keys = path_in(config.paths.state)
     try:
         any_key = bool(read_keys(keys))
         host = tcp.getsockname()[0]
@@ -67,7 +67,7 @@ def open_listeners(config: Config, tcp: socket.socket) -> Listeners:
     except BaseException:
         tcp.close()
         raise
-    return Listeners(tcp, local, keys, write_local_key(config.places.state))
+    return Listeners(tcp, local, keys, write_local_key(config.paths.state))
 
 
 def is_loopback(host: str) -> bool:

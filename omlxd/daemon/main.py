@@ -92,7 +92,7 @@ class Daemon:
         # Imported here: the port listens by now, and these take most of the start.
         from omlxd.daemon.parts import build
 
-        if left := sweep(self._config.places.state):
+        if left := sweep(self._config.paths.state):
             log.info("interrupted_writes_removed", files=left)
         parts = build(
             self._config,

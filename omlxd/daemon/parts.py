@@ -78,11 +78,11 @@ def build(
         usage=host.footprint,
         release_memory=reader.release_free_memory,
         memory=lambda: guard.memory(),
-        state=config.places.state,
+        state=config.paths.state,
         most_waiting=config.engine.max_concurrent + config.engine.max_waiting,
         died=partial(on_death, "pool"),
     )
-    roots = model_roots(config.models.dirs, config.places.models, os.environ)
+    roots = model_roots(config.models.dirs, config.paths.models, os.environ)
     model_settings = ModelSettingsStore(config.models.settings, config.models.default)
     library = Library(roots, model_settings, config.models.scan_limit)
     pool = EnginePool(config.models, library, ports)
@@ -122,7 +122,7 @@ def build(
             phase=lambda: life.phase,
             requests=engine.requests,
             open_requests=open_requests,
-            places=config.engine.max_concurrent + config.engine.max_waiting,
+            max_sequences=config.engine.max_concurrent + config.engine.max_waiting,
             guard=guard.control,
             guard_status=lambda: status_keys(guard.control),
             keys=KeyRing(

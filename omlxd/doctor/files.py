@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlxd.api.key_file import path_in, read_keys
-from omlxd.config.places import Places
+from omlxd.config.paths import Paths
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.errors import ConfigError
 from omlxd.library.catalog import RootScan, RootState
@@ -104,19 +104,19 @@ def _is_asked_for(path: Path, home: Path) -> bool:
     return any(path.is_relative_to(folder) for folder in folders)
 
 
-def check_private(places: Places) -> list[Finding]:
+def check_private(paths: Paths) -> list[Finding]:
     """Files that must be their owner's alone; an absent one is fine."""
-    mistakes = [*_open_folder(places.state), *_open_folder(places.logs)]
-    for folder in (places.state, places.logs):
+    mistakes = [*_open_folder(paths.state), *_open_folder(paths.logs)]
+    for folder in (paths.state, paths.logs):
         mistakes += [finding for path in _files(folder) for finding in _readable(path)]
-    mistakes += _writable(places.config_file)
+    mistakes += _writable(paths.config_file)
     return mistakes or [ok("permissions", "state, logs and configuration are private")]
 
 
-def check_usable(places: Places) -> list[Finding]:
+def check_usable(paths: Paths) -> list[Finding]:
     """What keeps the daemon of this user from its own files, as ``check_account`` for another."""
     found = []
-    for folder in (places.state, places.logs):
+    for folder in (paths.state, paths.logs):
         near = _nearest(folder)
         if not _is_usable(near):
             found.append(_unusable("access", folder, near))
@@ -155,10 +155,10 @@ def check_account(job: JobSpec) -> list[Finding]:
     return [fail("account", text) for text in access.problems(job)]
 
 
-def check_keys(places: Places, account: Account | None = None) -> Finding:
+def check_keys(paths: Paths, account: Account | None = None) -> Finding:
     """``account``: whose the file must be; None for who asks."""
     try:
-        keys = read_keys(path_in(places.state), owner=None if account is None else account.uid)
+        keys = read_keys(path_in(paths.state), owner=None if account is None else account.uid)
     except ConfigError as error:
         return fail("keys", "; ".join(error.mistakes))
     if not keys:

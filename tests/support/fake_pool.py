@@ -346,7 +346,7 @@ class World:
     host: str = "127.0.0.1"
     port: int = 8484
     keys: KeyRing | None = None
-    places: int | None = None
+    max_sequences: int | None = None
 
     @functools.cached_property
     def app(self) -> ASGIApp:
@@ -375,7 +375,7 @@ class World:
             open_requests=OpenRequests(identity.clock),
             guard_status=None if guard is None else lambda: guard,
             keys=self.keys,
-            places=self.places,
+            max_sequences=self.max_sequences,
         )
 
 

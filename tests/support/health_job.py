@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from omlxd import __version__
-from omlxd.config.places import places
+from omlxd.config.paths import standard_paths
 from omlxd.daemon.listen import listen
 from omlxd.errors import ConfigError, EngineDied
 from omlxd.service import tenure
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--home")
     arguments = parser.parse_args()
     home = arguments.home or os.environ.get("OMLXD_HOME")
-    found = places(Path(home) if home else None, Path(arguments.config))
+    found = standard_paths(Path(home) if home else None, Path(arguments.config))
     who = tenure.Tenant(
         state=found.state,
         logs=found.logs,

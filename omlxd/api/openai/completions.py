@@ -54,17 +54,17 @@ def completion_routes(services: Services) -> APIRouter:
 
 
 def _check_number(services: Services, prompts: int) -> None:
-    most, places = services.options.max_prompts, services.places
+    most, sequences = services.options.max_prompts, services.max_sequences
     if prompts > most:
         raise InvalidRequest(
             f"prompt: {prompts} prompts; one request may have {most} (api.max_prompts).",
             param="prompt",
         )
     # The engine would call the queue full, and that is worth another try.
-    if places is not None and prompts > places:
+    if sequences is not None and prompts > sequences:
         raise InvalidRequest(
-            f"prompt: {prompts} prompts; a model of this server has {places} places for what runs "
-            "and waits. Send fewer at a time, or raise engine.max_waiting.",
+            f"prompt: {prompts} prompts; a model of this server has {sequences} places for what "
+            "runs and waits. Send fewer at a time, or raise engine.max_waiting.",
             param="prompt",
         )
 

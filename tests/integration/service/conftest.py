@@ -51,7 +51,7 @@ class ImpatientContext(Context):
     within: float
 
     def watch(self) -> Watch:
-        return Watch(self.places.state, ask_health, self.machine.pace, within=self.within)
+        return Watch(self.paths.state, ask_health, self.machine.pace, within=self.within)
 
 
 def stand_in(world: Path) -> ModuleType:

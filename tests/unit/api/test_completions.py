@@ -61,10 +61,10 @@ async def test_several_prompts_are_several_choices(world: World) -> None:
 
 
 async def test_more_prompts_than_there_are_places_are_no_matter_of_trying_again() -> None:
-    call = await ask(World(places=1), ["a", "b"]).end()
+    call = await ask(World(max_sequences=1), ["a", "b"]).end()
     assert (call.status, call.error["param"]) == (400, "prompt")
     assert "engine.max_waiting" in call.error["message"]
-    assert (await ask(World(places=2), ["a", "b"]).end()).status == 200
+    assert (await ask(World(max_sequences=2), ["a", "b"]).end()).status == 200
 
 
 async def test_several_prompts_stream_as_they_come(world: World) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from omlxd.api.key_file import LOCAL_FILE, path_in, read_keys
 from omlxd.cli.client import Unreachable, find_key, find_url
-from omlxd.cli.home import daemon_places
+from omlxd.cli.home import daemon_paths
 from omlxd.cli.main import run
-from omlxd.config.places import places
+from omlxd.config.paths import standard_paths
 from omlxd.instance import RECORD
 from omlxd.service import plist, systemd
 from omlxd.service.definition import AGENTS, UNITS, installed
@@ -23,7 +23,7 @@ from omlxd.service.names import LABEL, UNIT
 def definition(
     home: Path | None, platform: str, environment: Mapping[str, str] | None = None
 ) -> bytes:
-    found = places(home, None)
+    found = standard_paths(home, None)
     job = JobSpec(
         "/python", found.config_file, found.state, found.logs, home, dict(environment or {})
     )
@@ -67,9 +67,9 @@ def test_the_installed_daemon_and_its_key_are_found(elsewhere: Path) -> None:
 
 
 def test_what_is_named_wins_over_what_is_installed(elsewhere: Path) -> None:
-    assert daemon_places("/y", {"OMLXD_HOME": "/z"}) == places(Path("/y"), None)
-    assert daemon_places(None, {"OMLXD_HOME": "/z"}) == places(Path("/z"), None)
-    assert daemon_places(None, {"OMLXD_HOME": ""}) == places(elsewhere, None)
+    assert daemon_paths("/y", {"OMLXD_HOME": "/z"}) == standard_paths(Path("/y"), None)
+    assert daemon_paths(None, {"OMLXD_HOME": "/z"}) == standard_paths(Path("/z"), None)
+    assert daemon_paths(None, {"OMLXD_HOME": ""}) == standard_paths(elsewhere, None)
 
 
 def test_the_folders_of_the_installing_shell_are_found_from_another(
@@ -81,14 +81,14 @@ def test_the_folders_of_the_installing_shell_are_found_from_another(
     with monkeypatch.context() as installing:
         for name, folder in folders.items():
             installing.setenv(name, folder)
-        there = places(None, None)
+        there = standard_paths(None, None)
         content = definition(None, sys.platform, folders)
     (written,) = (path for path in (tmp_path / "user").rglob("*") if path.is_file())
     written.write_bytes(content)
-    assert daemon_places(None, {}) == there
+    assert daemon_paths(None, {}) == there
     assert there.state.is_relative_to(tmp_path / "xdg")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
-    assert daemon_places(None, {}) == there
+    assert daemon_paths(None, {}) == there
 
 
 def test_without_a_service_the_usual_places_are_meant(
@@ -97,7 +97,7 @@ def test_without_a_service_the_usual_places_are_meant(
     # A Mac may have a daemon of all its users, at a place that is not ours to change.
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert daemon_places(None, {}) == places(None, None)
+    assert daemon_paths(None, {}) == standard_paths(None, None)
 
 
 def test_the_daemon_of_the_whole_mac_is_meant_by_root_and_by_who_has_none(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from omlxd.cli import service
 from omlxd.cli.service_context import Context, context
-from omlxd.config.places import places
+from omlxd.config.paths import standard_paths
 from omlxd.errors import ConfigError
 from omlxd.service import machine, plist, systemd
 from omlxd.service.job import Account, JobSpec
@@ -48,7 +48,7 @@ def install(
     config: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    found = places(home, config)
+    found = standard_paths(home, config)
     job = JobSpec(
         "/python", found.config_file, found.state, found.logs, home, dict(environment or {})
     )
@@ -72,7 +72,7 @@ def test_every_verb_looks_where_the_service_was_installed(
     install(here, Path("/data/x"), Path("/etc/omlxd.toml"))
     found = asked(here, verb)
     assert found.home == Path("/data/x")
-    assert found.places == places(Path("/data/x"), Path("/etc/omlxd.toml"))
+    assert found.paths == standard_paths(Path("/data/x"), Path("/etc/omlxd.toml"))
     assert found.job().home == Path("/data/x")
     assert found.belongings().config_file is None, "a purge keeps it: it is the user's own"
 
@@ -84,15 +84,17 @@ def test_the_configuration_at_its_usual_place_stays_a_belonging(here: Machine) -
 
 def test_what_is_named_wins_over_what_is_installed(here: Machine) -> None:
     install(here, Path("/data/x"), Path("/etc/omlxd.toml"))
-    assert asked(here, "status", "--home", "/y").places == places(Path("/y"), None)
-    assert asked(here, "status", environ={"OMLXD_HOME": "/y"}).places == places(Path("/y"), None)
+    assert asked(here, "status", "--home", "/y").paths == standard_paths(Path("/y"), None)
+    assert asked(here, "status", environ={"OMLXD_HOME": "/y"}).paths == standard_paths(
+        Path("/y"), None
+    )
     named = asked(here, "install", "--config", "/z.toml")
-    assert named.places == places(Path("/data/x"), Path("/z.toml"))
+    assert named.paths == standard_paths(Path("/data/x"), Path("/z.toml"))
 
 
 def test_installed_at_the_usual_places_they_are_used(here: Machine) -> None:
     install(here, None)
-    assert asked(here, "status").places == places(None, None)
+    assert asked(here, "status").paths == standard_paths(None, None)
 
 
 @pytest.mark.parametrize("verb", ["install", "uninstall", "start", "status"])
@@ -103,10 +105,10 @@ def test_the_folders_of_the_installing_shell_are_the_service_s(
     with monkeypatch.context() as installing:
         for name, folder in folders.items():
             installing.setenv(name, folder)
-        there = places(None, None)
+        there = standard_paths(None, None)
         install(here, None, environment=folders)
     found = asked(here, verb, environ={"HF_HOME": "/hf"})
-    assert found.places == there
+    assert found.paths == there
     assert found.job().environment == {**folders, "HF_HOME": "/hf"}, "it will look there again"
     assert found.belongings().config_file == there.config_file
 
@@ -118,31 +120,31 @@ def test_an_installation_moves_the_service_to_the_folders_of_its_shell(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     environ = {"XDG_DATA_HOME": str(tmp_path)}
     found = asked(here, "install", environ=environ)
-    assert found.places.state == tmp_path / "omlxd" / "state"
+    assert found.paths.state == tmp_path / "omlxd" / "state"
     assert found.job().environment == environ
-    assert asked(here, "status", environ=environ).places.state != found.places.state
+    assert asked(here, "status", environ=environ).paths.state != found.paths.state
 
 
 def test_with_nothing_installed_or_a_damaged_definition_the_usual_places_are(
     here: Machine,
 ) -> None:
-    assert asked(here, "status").places == places(None, None)
+    assert asked(here, "status").paths == standard_paths(None, None)
     install(here, Path("/data/x"))
     next(here.user_home.rglob("*.plist")).write_bytes(b"damaged")
-    assert asked(here, "status").places == places(None, None)
+    assert asked(here, "status").paths == standard_paths(None, None)
 
 
 def test_the_daemon_of_the_whole_mac_has_a_definition_of_its_own(here: Machine) -> None:
     install(here, Path("/data/x"))
     assert asked(here, "status", "--system").home == machine.SYSTEM_HOME
-    found = places(Path("/srv/omlxd"), None)
+    found = standard_paths(Path("/srv/omlxd"), None)
     account = Account("ann", 501, 20, here.user_home)
     job = JobSpec("/python", found.config_file, found.state, found.logs, Path("/srv/omlxd"))
     here.system_folder.mkdir()
     (here.system_folder / f"{LABEL}.plist").write_bytes(
         plist.render(replace(job, account=account), LABEL, plist.template())
     )
-    assert asked(here, "status", "--system").places == found
+    assert asked(here, "status", "--system").paths == found
 
 
 def test_the_doctor_looks_with_the_eyes_of_the_system_daemon(here: Machine, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
 
 
 def test_a_home_holds_all_places(tmp_path: Path) -> None:
-    found = load({}, {"OMLXD_HOME": str(tmp_path)}).places
+    found = load({}, {"OMLXD_HOME": str(tmp_path)}).paths
     assert found.config_file == tmp_path / "config.toml"
     assert {found.state, found.models, found.cache, found.logs} == {
         tmp_path / name for name in ("state", "models", "cache", "logs")

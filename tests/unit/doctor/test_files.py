@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omlxd.api.key_file import Scope, add_key, path_in
-from omlxd.config.places import Places, places
+from omlxd.config.paths import Paths, standard_paths
 from omlxd.doctor import files
 from omlxd.doctor.files import (
     PRIVACY,
@@ -28,8 +28,8 @@ STRANGER = Account("no-such-account", 54321, 54321, Path("/var/empty"))
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Places:
-    found = places(tmp_path, None)
+def here(tmp_path: Path) -> Paths:
+    found = standard_paths(tmp_path, None)
     for folder in (found.state, found.logs):
         folder.mkdir(mode=0o700)
     return found
@@ -73,7 +73,7 @@ def test_folders_that_macos_asks_for_get_the_hint_and_only_there(tmp_path: Path)
     assert check_roots(Roots([folder], True, 5.0, "linux", tmp_path))[0].verdict is Verdict.OK
 
 
-def test_private_files_are_fine(here: Places) -> None:
+def test_private_files_are_fine(here: Paths) -> None:
     (here.state / "x.json").touch(0o600)
     here.config_file.touch(0o644)
     assert [finding.verdict for finding in check_private(here)] == [Verdict.OK]
@@ -90,7 +90,7 @@ def test_private_files_are_fine(here: Places) -> None:
     ],
 )
 def test_what_others_can_open_is_named_with_the_remedy(
-    here: Places, tmp_path: Path, name: str, mode: int, verdict: Verdict
+    here: Paths, tmp_path: Path, name: str, mode: int, verdict: Verdict
 ) -> None:
     path = tmp_path / name
     if not path.exists():
@@ -103,7 +103,7 @@ def test_what_others_can_open_is_named_with_the_remedy(
     assert finding.remedy.startswith("chmod")
 
 
-def test_keys_are_named_and_a_key_file_that_is_not_trusted_fails(here: Places) -> None:
+def test_keys_are_named_and_a_key_file_that_is_not_trusted_fails(here: Paths) -> None:
     assert check_keys(here).text.startswith("none")
     key = add_key(path_in(here.state), "app", Scope.INFERENCE, 0.0)
     found = check_keys(here)
@@ -113,7 +113,7 @@ def test_keys_are_named_and_a_key_file_that_is_not_trusted_fails(here: Places) -
     assert check_keys(here).verdict is Verdict.FAIL
 
 
-def test_keys_are_judged_for_the_account_that_the_daemon_runs_as(here: Places) -> None:
+def test_keys_are_judged_for_the_account_that_the_daemon_runs_as(here: Paths) -> None:
     """Not for root, who looks at the daemon of the whole Mac."""
     add_key(path_in(here.state), "app", Scope.INFERENCE, 0.0)
     assert check_keys(here, ME).text == "app (inference)"
@@ -123,7 +123,7 @@ def test_keys_are_judged_for_the_account_that_the_daemon_runs_as(here: Places) -
 
 
 def test_what_the_account_cannot_use_fails_although_who_looks_can(
-    here: Places, tmp_path: Path
+    here: Paths, tmp_path: Path
 ) -> None:
     folder = tmp_path / "models"
     folder.mkdir(mode=0o700)
@@ -145,7 +145,7 @@ def closed_to_us(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
 
 @pytest.mark.parametrize("name", ["state", "logs"])
 def test_a_folder_of_ours_that_cannot_be_written_fails_as_serve_does(
-    here: Places, monkeypatch: pytest.MonkeyPatch, name: str
+    here: Paths, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     assert check_usable(here) == []
     closed_to_us(monkeypatch, here.state.with_name(name))
@@ -157,21 +157,21 @@ def test_a_folder_of_ours_that_cannot_be_written_fails_as_serve_does(
 def test_a_folder_that_is_yet_to_be_made_is_looked_for_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert check_usable(places(tmp_path / "new", None)) == []
+    assert check_usable(standard_paths(tmp_path / "new", None)) == []
     closed_to_us(monkeypatch, tmp_path)
-    found = check_usable(places(tmp_path / "new", None))
+    found = check_usable(standard_paths(tmp_path / "new", None))
     assert len(found) == 2
     assert str(tmp_path) in (found[0].remedy or "")
 
 
-def test_a_file_in_the_way_of_a_folder_of_ours_fails(here: Places) -> None:
+def test_a_file_in_the_way_of_a_folder_of_ours_fails(here: Paths) -> None:
     here.logs.rmdir()
     here.logs.touch()
     assert [finding.verdict for finding in check_usable(here)] == [Verdict.FAIL]
 
 
 def test_a_file_that_another_user_left_among_ours_fails(
-    here: Places, monkeypatch: pytest.MonkeyPatch
+    here: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = here.state / "omlxd.lock"
     lock.touch(0o600)
@@ -184,7 +184,7 @@ def test_a_file_that_another_user_left_among_ours_fails(
 
 
 def test_a_file_that_a_running_daemon_renames_meanwhile_is_nothing(
-    here: Places, monkeypatch: pytest.MonkeyPatch
+    here: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_files", lambda folder: [folder / ".guard.json.x.tmp"])
     assert check_usable(here) == []
@@ -193,7 +193,7 @@ def test_a_file_that_a_running_daemon_renames_meanwhile_is_nothing(
     assert not [finding for finding in check_account(job) if ".tmp" in finding.text]
 
 
-def test_the_cache_says_what_it_holds_and_that_nothing_limits_it(here: Places) -> None:
+def test_the_cache_says_what_it_holds_and_that_nothing_limits_it(here: Paths) -> None:
     (here.cache / "below").mkdir(parents=True)
     (here.cache / "below" / "x").write_bytes(b"x" * 2048)
     text = check_cache(here.cache).text
@@ -201,6 +201,6 @@ def test_the_cache_says_what_it_holds_and_that_nothing_limits_it(here: Places) -
     assert text.endswith(" free")
 
 
-def test_a_cache_is_looked_for_and_never_made(here: Places) -> None:
+def test_a_cache_is_looked_for_and_never_made(here: Paths) -> None:
     assert check_cache(here.cache).verdict in (Verdict.OK, Verdict.WARN)
     assert not here.cache.exists()

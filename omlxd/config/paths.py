@@ -12,7 +12,7 @@ APP = "omlxd"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Paths:
     """Absolute folders and files; nothing is created here.
 
     Attributes:
@@ -28,13 +28,11 @@ class Places:
     logs: Path
 
 
-def named_places(
-    environ: Mapping[str, str], *, home: str | None, config_file: str | None
-) -> Places:
+def named_paths(environ: Mapping[str, str], *, home: str | None, config_file: str | None) -> Paths:
     """Where everything is, by the flags and the environment. Raises ConfigError."""
     home = home or environ.get("OMLXD_HOME") or None
     named = config_file or environ.get("OMLXD_CONFIG") or None
-    return places(Path(home) if home else None, Path(named) if named else None)
+    return standard_paths(Path(home) if home else None, Path(named) if named else None)
 
 
 def absolute(path: Path) -> Path:
@@ -45,11 +43,11 @@ def absolute(path: Path) -> Path:
         raise ConfigError([f"{path}: {error}"]) from None
 
 
-def places(home: Path | None, config_file: Path | None) -> Places:
+def standard_paths(home: Path | None, config_file: Path | None) -> Paths:
     """All under ``home`` when given, else as the platform has them. Raises ConfigError."""
     if home is not None:
         root = absolute(home)
-        found = Places(
+        found = Paths(
             config_file=root / "config.toml",
             state=root / "state",
             models=root / "models",
@@ -58,7 +56,7 @@ def places(home: Path | None, config_file: Path | None) -> Places:
         )
     else:
         data = Path(platformdirs.user_data_dir(APP, appauthor=False))
-        found = Places(
+        found = Paths(
             config_file=Path(platformdirs.user_config_dir(APP, appauthor=False)) / "config.toml",
             state=data / "state",
             models=data / "models",
