@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = Path("tests/unit/policy")
 COPIED = ("omlxd/policy", "tests/unit/policy")
+TEXTS = ("omlxd/memory_text.py", "tests/unit/test_memory_text.py")
 TIME_LIMIT = 600
 CONFTEST = """
 from hypothesis import Phase, settings
@@ -66,20 +67,20 @@ MUTANTS = (
     Mutant("an old allocator sample still counts", "usage", "sample is not None and now - sample.taken_at <= SAMPLE_LIMIT", "sample is not None"),
     Mutant("a frozen reading still counts", "usage", "return value if age(reading, name, now) <= SAMPLE_LIMIT else None", "return value"),
     Mutant("the system's pressure never ages", "usage", 'return reading.os_pressure if age(reading, "os_pressure", now) <= SAMPLE_LIMIT else None', "return reading.os_pressure"),
-    # terms
-    Mutant("file cache is counted twice", "terms", "return max(0, external - inactive)", "return external"),
-    Mutant("own memory counts as other apps'", "terms", "file_cache(inactive, external) - own[1])", "file_cache(inactive, external))"),
-    Mutant("the reserve is not left to the machine", "terms", "available + pushed - reserve(tier, reading.total))", "available + pushed)"),
-    Mutant("the dynamic term may be negative", "terms", "return max(0, own[0] + available", "return (own[0] + available"),
-    Mutant("unknown free memory is zero", "terms", "if own is None or free is None or inactive is None:\n        return None", "free, inactive = free or 0, inactive or 0\n    if own is None:\n        return None"),
-    Mutant("the device cap bounds CPU memory too", "terms", "return reading.device_cap + max(0, footprint - graphics)", "return reading.device_cap"),
-    Mutant("footprint and counters of two instants", "terms", "footprint, graphics = reading.counted_footprint, reading.counted_graphics", "footprint, graphics = None, None"),
-    Mutant("one odd sample moves the ceiling", "terms", "return ordered[len(ordered) // 2], kept", "return kept.samples[-1], kept"),
-    Mutant("of two samples the lower one stands", "terms", "ordered[len(ordered) // 2]", "ordered[(len(ordered) - 1) // 2]"),
-    Mutant("each sample of a burst counts", "terms", "at - kept.last_at >= BURST:", "at > kept.last_at:"),
-    Mutant("samples of another tier stay", "terms", "if kept.tier is not tier:", "if False:"),
-    Mutant("the last of equal terms binds", "terms", "return min(terms, key=", "return min(terms[::-1], key="),
-    # ceiling
+    # ceiling: terms
+    Mutant("file cache is counted twice", "ceiling", "return max(0, external - inactive)", "return external"),
+    Mutant("own memory counts as other apps'", "ceiling", "file_cache(inactive, external) - own[1])", "file_cache(inactive, external))"),
+    Mutant("the reserve is not left to the machine", "ceiling", "available + pushed - reserve(tier, reading.total))", "available + pushed)"),
+    Mutant("the dynamic term may be negative", "ceiling", "return max(0, own[0] + available", "return (own[0] + available"),
+    Mutant("unknown free memory is zero", "ceiling", "if own is None or free is None or inactive is None:\n        return None", "free, inactive = free or 0, inactive or 0\n    if own is None:\n        return None"),
+    Mutant("the device cap bounds CPU memory too", "ceiling", "return reading.device_cap + max(0, footprint - graphics)", "return reading.device_cap"),
+    Mutant("footprint and counters of two instants", "ceiling", "footprint, graphics = reading.counted_footprint, reading.counted_graphics", "footprint, graphics = None, None"),
+    Mutant("one odd sample moves the ceiling", "ceiling", "return ordered[len(ordered) // 2], kept", "return kept.samples[-1], kept"),
+    Mutant("of two samples the lower one stands", "ceiling", "ordered[len(ordered) // 2]", "ordered[(len(ordered) - 1) // 2]"),
+    Mutant("each sample of a burst counts", "ceiling", "at - kept.last_at >= BURST:", "at > kept.last_at:"),
+    Mutant("samples of another tier stay", "ceiling", "if kept.tier is not tier:", "if False:"),
+    Mutant("the last of equal terms binds", "ceiling", "return min(terms, key=", "return min(terms[::-1], key="),
+    # ceiling: bounds
     Mutant("the guard off still has a ceiling", "ceiling", "return None\n        # Without", "pass\n        # Without"),
     Mutant("the dynamic term stops a prefill", "ceiling", "return self.static if self.metal is None else min(self.static, self.metal)", "return self.ceiling"),
     Mutant("weights may live where the ceiling wobbles", "ceiling", "return self.static if self.device_cap is None else min(self.static, self.device_cap)", "return self.ceiling"),
@@ -190,19 +191,24 @@ MUTANTS = (
     Mutant("what was asked to leave is forgotten", "eviction", "not m.pending_unload, ", ""),
     Mutant("what is leased without a request is ended first", "eviction", "(not m.requests, m.last_used", "(m.last_used"),
     Mutant("the requests of the warmest end first", "eviction", "(not m.requests, m.last_used", "(not m.requests, -m.last_used"),
-    # shortage
-    Mutant("a bolder tier is to help a system short of memory", "shortage", "system = mark is Mark.OS_PRESSURE", "system = False"),
-    Mutant("who waits to resume is told of the soft mark", "shortage", "return resume_mark(ceilings)", "return ceilings.soft"),
-    # remedy
-    Mutant("the advice leaves the system nothing", "remedy", "return min(static, int(total * WIRED_ADVICE_SHARE)) // MiB", "return static // MiB"),
-    Mutant("a custom ceiling asks to close apps", "remedy", "case Binding.DYNAMIC if ceilings.tier is Tier.CUSTOM:", "case Binding.DYNAMIC if False:"),
+    # memory_text
+    Mutant("a bolder tier is to help a system short of memory", "memory_text", "system = mark is Mark.OS_PRESSURE", "system = False"),
+    Mutant("who waits to resume is told of the soft mark", "memory_text", "return resume_mark(ceilings)", "return ceilings.soft"),
+    Mutant("the advice leaves the system nothing", "memory_text", "return min(static, int(total * WIRED_ADVICE_SHARE)) // MiB", "return static // MiB"),
+    Mutant("a custom ceiling asks to close apps", "memory_text", "case Binding.DYNAMIC if ceilings.tier is Tier.CUSTOM:", "case Binding.DYNAMIC if False:"),
 )  # fmt: skip
+
+
+def source(mutant: Mutant) -> Path:
+    """Of the repository; the texts about memory lie beside the policy."""
+    folder = "omlxd" if mutant.file == "memory_text" else "omlxd/policy"
+    return Path(folder, f"{mutant.file}.py")
 
 
 def copy_to(folder: Path) -> None:
     for part in COPIED:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("omlxd/__init__.py", "omlxd/units.py", "tests/__init__.py"):
+    for name in ("omlxd/__init__.py", "omlxd/units.py", "tests/__init__.py", *TEXTS):
         shutil.copy(ROOT / name, folder / name)
     shutil.copy(ROOT / "tests/unit/__init__.py", folder / "tests/unit/__init__.py")
     shutil.copy(ROOT / "pyproject.toml", folder / "pyproject.toml")
@@ -215,7 +221,7 @@ def tests_pass(mutant: Mutant | None) -> bool:
         folder = Path(name)
         copy_to(folder)
         if mutant is not None:
-            path = folder / "omlxd/policy" / f"{mutant.file}.py"
+            path = folder / source(mutant)
             text = path.read_text()
             if text.count(mutant.old) != 1:
                 raise RuntimeError(f"{path.name} was edited meanwhile: {mutant.name}")
@@ -224,7 +230,7 @@ def tests_pass(mutant: Mutant | None) -> bool:
         others = [f"--ignore={TESTS}/test_{name}.py" for name in ("chunking", "readme")]
         options = ["-x", "-q", "-p", "no:cacheprovider", *others]
         done = subprocess.run(
-            [sys.executable, "-B", "-m", "pytest", *options, str(TESTS)],
+            [sys.executable, "-B", "-m", "pytest", *options, str(TESTS), TEXTS[1]],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder)},
             capture_output=True,
@@ -242,7 +248,7 @@ def misfits(mutants: Sequence[Mutant]) -> list[str]:
     return [
         f"{mutant.name}: its text occurs {count} times in {mutant.file}.py"
         for mutant in mutants
-        if (count := (ROOT / f"omlxd/policy/{mutant.file}.py").read_text().count(mutant.old)) != 1
+        if (count := (ROOT / source(mutant)).read_text().count(mutant.old)) != 1
     ]
 
 

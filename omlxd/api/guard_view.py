@@ -9,6 +9,7 @@ from omlxd.enforcer.control import GuardControl
 from omlxd.enforcer.explain import facts
 from omlxd.enforcer.record import Entry, notable_actions
 from omlxd.enforcer.settings import FIELDS, KEYS, PolicyInForce
+from omlxd.memory_text import binding_name, in_words, remedy
 from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
@@ -28,8 +29,6 @@ from omlxd.policy.decision import Decision
 from omlxd.policy.describe import GuardStatus, guard_status
 from omlxd.policy.preview import tier_preview
 from omlxd.policy.readings import MemoryReading, OsPressure
-from omlxd.policy.remedy import binding_name, remedy
-from omlxd.policy.shortage import in_words
 from omlxd.policy.tiers import GuardPolicy, Tier, clamps
 from omlxd.policy.usage import Usage, age
 from omlxd.units import GiB

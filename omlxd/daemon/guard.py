@@ -17,9 +17,9 @@ from omlxd.enforcer.settings import FIELDS, From, GuardSettings
 from omlxd.enforcer.wiring import wired_limit
 from omlxd.engine.handle import Engine
 from omlxd.host.protocol import Host
+from omlxd.memory_text import wired_limit_warnings
+from omlxd.policy.ceiling import static_term
 from omlxd.policy.memory_state import MemoryState
-from omlxd.policy.remedy import wired_limit_warnings
-from omlxd.policy.terms import static_term
 from omlxd.policy.tiers import Tier, clamps
 from omlxd.policy.usage import measure_usage
 from omlxd.pool.pool import EnginePool

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.host.protocol import Host
-from omlxd.policy.ceiling import Ceilings, compute_ceilings
+from omlxd.memory_text import binding_name, remedy, wired_limit_warnings
+from omlxd.policy.ceiling import Ceilings, DynamicFilter, compute_ceilings
 from omlxd.policy.readings import MemoryReading, OsPressure
-from omlxd.policy.remedy import binding_name, remedy, wired_limit_warnings
-from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import GuardPolicy
 from omlxd.units import GiB, format_bytes
 

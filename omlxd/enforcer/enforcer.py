@@ -11,13 +11,13 @@ import structlog
 from omlxd.enforcer.ports import GuardPorts
 from omlxd.enforcer.record import Entry, Record, notable_actions
 from omlxd.enforcer.settings import GuardSettings
+from omlxd.memory_text import binding_name
 from omlxd.policy.actions import ActionOutcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.observation import GuardState, Snapshot
 from omlxd.policy.pressure import activity_hint, poll_interval
 from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.relief import decide
-from omlxd.policy.remedy import binding_name
 from omlxd.policy.usage import ReleaseWindow
 
 log = structlog.get_logger(__name__)

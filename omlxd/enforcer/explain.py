@@ -3,9 +3,9 @@
 from typing import Any
 
 from omlxd.errors import MemoryPressure, MemoryPressureAborted
+from omlxd.memory_text import Mark, in_words, mark_of, shortage
 from omlxd.policy.decision import Decision
 from omlxd.policy.pressure import Level
-from omlxd.policy.shortage import Mark, in_words, mark_of, shortage
 
 RETRY_ABORTED = 10.0
 RETRY_WAITED = 10.0

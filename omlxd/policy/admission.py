@@ -5,12 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.ceiling import Binding, Ceilings, lowest
 from omlxd.policy.eviction import choose_victims
 from omlxd.policy.pressure import request_may_start
 from omlxd.policy.readings import ModelView
-from omlxd.policy.remedy import binding_name, remedy
-from omlxd.policy.terms import lowest
 from omlxd.policy.usage import Usage
 
 STOPPED_REST = 5.0
@@ -119,14 +117,18 @@ class RefusalKind(Enum):
 class Refuse:
     """Nothing of ours that may leave could make room, so trying again soon is of no use.
 
-    ``details`` are bytes by name; ``mark`` is the one that tripped.
+    The hard mark is the one that tripped.
+
+    Attributes:
+        details: bytes by name.
+        binding: the term that makes the limit what it is.
+        ceilings: what the load was judged by.
     """
 
     kind: RefusalKind
     details: Mapping[str, int]
-    mark: str
-    binding: str
-    remedy: str
+    binding: Binding
+    ceilings: Ceilings
 
 
 LoadPlan = Admit | EvictFirst | Wait | Refuse
@@ -221,9 +223,6 @@ def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadContext, ceilings: Cei
     alone = kind is RefusalKind.MODEL_TOO_LARGE
     binding, limit = lowest(ceilings.stable_terms if alone else ceilings.terms)
     pinned = _size(model for model in scene.models if model.pinned)
-    what = remedy(ceilings, binding)
-    if not alone and pinned:
-        what = f"Unpin or unload a pinned model. {what}"
     return Refuse(
         kind=kind,
         details={
@@ -235,7 +234,6 @@ def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadContext, ceilings: Cei
             "limit_bytes": _hard(limit, ceilings),
             "ceiling_bytes": limit,
         },
-        mark="hard",
-        binding=binding_name(ceilings, binding),
-        remedy=what,
+        binding=binding,
+        ceilings=ceilings,
     )

@@ -10,10 +10,9 @@ from omlxd.policy.actions import (
     EvictModel,
     MarkPendingUnload,
 )
-from omlxd.policy.ceiling import Ceilings, HotCache, Limits, compute_ceilings
+from omlxd.policy.ceiling import Ceilings, DynamicFilter, HotCache, Limits, compute_ceilings
 from omlxd.policy.pressure import Level, Pause, is_emergency, is_over, level_of, pause_of
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
-from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import BURST, GuardPolicy
 from omlxd.policy.usage import ReleaseWindow, Usage, measure_usage, recent_pressure
 

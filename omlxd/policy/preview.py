@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omlxd.policy.readings import MemoryReading
-from omlxd.policy.terms import (
+from omlxd.policy.ceiling import (
     dynamic_term,
     file_cache,
     known_terms,
@@ -13,6 +12,7 @@ from omlxd.policy.terms import (
     pushed_apps,
     static_term,
 )
+from omlxd.policy.readings import MemoryReading
 from omlxd.policy.tiers import Tier, reserve
 from omlxd.policy.usage import recent
 

@@ -14,10 +14,10 @@ from omlxd.errors import (
     QueueFull,
 )
 from omlxd.library.catalog import CatalogModel
+from omlxd.memory_text import Mark, binding_name, in_words, mark_of, refusal_remedy, shortage
 from omlxd.policy.admission import LoadNeed, RefusalKind, Refuse
 from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.pressure import pause_of
-from omlxd.policy.shortage import Mark, in_words, mark_of, shortage
 from omlxd.policy.usage import recent_pressure
 from omlxd.pool.entry import Draining, Failed, Queued, Unloading
 from omlxd.pool.options import PoolOptions
@@ -136,18 +136,19 @@ def too_many_wait(record: ModelRecord, most: int | None) -> OmlxdError | None:
 
 def refused(record: ModelRecord, plan: Refuse) -> OmlxdError:
     """For a load that cannot be: its sizes, the mark that tripped, the binding term, a remedy."""
+    binding, helps = binding_name(plan.ceilings, plan.binding), refusal_remedy(plan)
     facts: dict[str, Any] = {**plan.details}
-    facts |= {"mark": plan.mark, "binding": plan.binding, "remedy": plan.remedy}
+    facts |= {"mark": Mark.HARD.value, "binding": binding, "remedy": helps}
     bound = (
-        f"the {plan.mark} mark is {format_bytes(facts['limit_bytes'])} of a ceiling of "
-        f"{format_bytes(facts['ceiling_bytes'])}, set by the {plan.binding} term"
+        f"the hard mark is {format_bytes(facts['limit_bytes'])} of a ceiling of "
+        f"{format_bytes(facts['ceiling_bytes'])}, set by the {binding} term"
     )
     need = f"Model '{record.id}' needs {format_bytes(facts['estimate_bytes'])}"
     if plan.kind is RefusalKind.MODEL_TOO_LARGE:
-        return ModelTooLarge(f"{need} and can never fit here: {bound}. {plan.remedy}", **facts)
+        return ModelTooLarge(f"{need} and can never fit here: {bound}. {helps}", **facts)
     return InsufficientMemory(
         f"{need} and {format_bytes(facts['usage_bytes'])} are in use that cannot be freed: "
-        f"{bound}. {plan.remedy}",
+        f"{bound}. {helps}",
         retry_after=None,
         **facts,
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
+from omlxd.memory_text import binding_name, refusal_remedy
 from omlxd.policy.admission import (
     Admit,
     EvictFirst,
@@ -16,11 +17,9 @@ from omlxd.policy.admission import (
     Wait,
     plan_load,
 )
-from omlxd.policy.ceiling import Ceilings, compute_ceilings
+from omlxd.policy.ceiling import Ceilings, ceilings_by_tier
 from omlxd.policy.memory_state import MemoryState
-from omlxd.policy.remedy import binding_name
-from omlxd.policy.terms import DynamicFilter
-from omlxd.policy.tiers import GuardPolicy, Tier
+from omlxd.policy.tiers import Tier
 
 
 class Verdict(Enum):
@@ -83,14 +82,7 @@ def _ceilings(memory: MemoryState) -> Mapping[Tier, Ceilings]:
     found = {memory.ceilings.tier: memory.ceilings}
     if memory.reading is None:
         return found
-    # As of the reading itself: an idle guard's is old, and its age must not empty the preview.
-    now = memory.reading.taken_at
-    for tier in Tier:
-        if tier not in found:
-            policy = GuardPolicy(enabled=memory.ceilings.enabled, tier=tier)
-            found[tier], _ = compute_ceilings(
-                memory.reading, policy, DynamicFilter(tier), None, now
-            )
+    found = {**ceilings_by_tier(memory.reading, enabled=memory.ceilings.enabled), **found}
     return {tier: found[tier] for tier in Tier}
 
 
@@ -103,9 +95,13 @@ def _verdict(plan: LoadPlan, ceilings: Ceilings) -> TierFit:
             return replace(fit, verdict=Verdict.AFTER_EVICTIONS, evict=evict)
         case Wait(drain=drain):
             return replace(fit, verdict=Verdict.AFTER_EVICTIONS, evict=drain)
-        case Refuse(kind=kind, binding=binding, remedy=remedy):
+        case Refuse(kind=kind, binding=binding) as refuse:
             never = kind is RefusalKind.MODEL_TOO_LARGE
-            verdict = Verdict.NEVER if never else Verdict.NOT_NOW
-            return replace(fit, verdict=verdict, binding=binding, remedy=remedy)
+            return replace(
+                fit,
+                verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
+                binding=binding_name(ceilings, binding),
+                remedy=refusal_remedy(refuse),
+            )
         case _:
             assert_never(plan)

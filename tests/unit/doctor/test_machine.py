@@ -14,9 +14,8 @@ from omlxd.doctor.network import check_guard, check_health, check_port, check_re
 from omlxd.errors import ConfigError, PortTaken
 from omlxd.host.protocol import Host
 from omlxd.instance import Healthy, InstanceRecord, Unhealthy
-from omlxd.policy.ceiling import compute_ceilings
+from omlxd.policy.ceiling import DynamicFilter, compute_ceilings
 from omlxd.policy.readings import MemoryReading, OsPressure
-from omlxd.policy.terms import DynamicFilter
 from omlxd.policy.tiers import GuardPolicy
 from omlxd.service.job import Account
 from omlxd.units import GiB, MiB

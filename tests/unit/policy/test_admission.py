@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omlxd.memory_text import refusal_remedy, remedy
 from omlxd.policy.admission import (
     Admit,
     EvictFirst,
@@ -16,7 +17,7 @@ from omlxd.policy.admission import (
     Wait,
     plan_load,
 )
-from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.ceiling import Binding, Ceilings
 from omlxd.policy.readings import ModelView
 from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
@@ -159,8 +160,8 @@ def test_a_model_that_alone_reaches_the_hard_mark_is_never_loaded(need: int, ref
     assert isinstance(answer, Refuse) is refused
     if isinstance(answer, Refuse):
         assert answer.kind is RefusalKind.MODEL_TOO_LARGE
-        assert (answer.mark, answer.binding) == ("hard", "custom")
-        assert answer.remedy == "Raise the custom ceiling."
+        assert answer.binding is Binding.DYNAMIC
+        assert refusal_remedy(answer) == "Raise the custom ceiling."
         assert answer.details["limit_bytes"] == HARD
         assert answer.details["ceiling_bytes"] == CEILING
         assert answer.details["weights_bytes"] + answer.details["headroom_bytes"] == need
@@ -172,18 +173,21 @@ def test_what_other_apps_take_now_never_makes_a_model_too_large() -> None:
     answer = plan(60 * GiB, bounds=bounds)
     assert isinstance(answer, Refuse)
     assert answer.kind is RefusalKind.INSUFFICIENT_MEMORY
-    assert answer.binding == "dynamic"
-    assert answer.remedy.startswith("Close other apps")
+    assert answer.binding is Binding.DYNAMIC
+    assert remedy(answer.ceilings, answer.binding).startswith("Close other apps")
     too_large = plan(160 * GiB, bounds=bounds)
     assert isinstance(too_large, Refuse)
-    assert (too_large.kind, too_large.binding) == (RefusalKind.MODEL_TOO_LARGE, "metal_cap")
+    assert (too_large.kind, too_large.binding) == (
+        RefusalKind.MODEL_TOO_LARGE,
+        Binding.METAL_CAP,
+    )
 
 
 def test_pinned_models_in_the_way_are_named_in_the_remedy() -> None:
     answer = plan(60 * GiB, model("p", 60, pinned=True))
     assert isinstance(answer, Refuse)
     assert answer.kind is RefusalKind.INSUFFICIENT_MEMORY
-    assert answer.remedy.startswith("Unpin or unload a pinned model.")
+    assert refusal_remedy(answer).startswith("Unpin or unload a pinned model.")
     assert answer.details["pinned_bytes"] == 60 * GiB
 
 

@@ -5,16 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlxd.policy.ceiling import Ceilings, HotCache, Limits, compute_ceilings, renumber
-from omlxd.policy.readings import MemoryReading
-from omlxd.policy.terms import (
+from omlxd.policy.ceiling import (
     Binding,
+    Ceilings,
     DynamicFilter,
+    HotCache,
+    Limits,
+    compute_ceilings,
     dynamic_term,
     filter_dynamic,
     metal_term,
+    renumber,
     static_term,
 )
+from omlxd.policy.readings import MemoryReading
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB, MiB
 from tests.unit.policy.scene import ceilings, reading
