@@ -16,7 +16,7 @@ from omlxd.api.services import Services
 from omlxd.errors import InvalidRequest
 from omlxd.library.catalog import Catalog, CatalogModel, ModelKind
 from omlxd.model_settings.options import ModelSettings
-from omlxd.pool.fit import Fit
+from omlxd.pool.admission import Fit
 from omlxd.pool.status import ModelStatus
 
 MOST_TOKENS: Final = 100_000_000

@@ -17,7 +17,7 @@ from omlxd.errors import OmlxdError, ShuttingDown, Starting
 from omlxd.library.catalog import Catalog, CatalogModel
 from omlxd.library.library import STILL_READING, Library
 from omlxd.model_settings.options import ModelSettings
-from omlxd.pool.fit import Fit
+from omlxd.pool.admission import Fit
 from omlxd.pool.status import ModelStatus
 from omlxd.text.protocol import Tokenizer
 

@@ -30,7 +30,7 @@ from omlxd.library.library import Library
 from omlxd.library.scanner import model_roots
 from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.pool.pool import EnginePool
-from omlxd.pool.protocol import PoolPorts
+from omlxd.pool.ports import PoolPorts
 from omlxd.text.template import PromptMaker
 
 

@@ -1,4 +1,4 @@
-"""What a waiting or refused request is told, and how long a failed load is left alone."""
+"""The errors of requests that wait or are refused, and the pause after a failed load."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +19,8 @@ from omlxd.policy.admission import LoadNeed, RefusalKind, Refuse
 from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.pressure import pause_of
 from omlxd.policy.usage import recent_pressure
-from omlxd.pool.entry import Draining, Failed, Queued, Unloading
 from omlxd.pool.options import PoolOptions
-from omlxd.pool.record import ModelRecord
+from omlxd.pool.states import Draining, Failed, Queued, State, Unloading
 from omlxd.printable import printable
 from omlxd.units import format_bytes
 
@@ -33,12 +32,12 @@ def pause_after(failures: int, options: PoolOptions) -> float:
 
 
 def told_again(error: OmlxdError, retry_after: float | None) -> OmlxdError:
-    """The failure of a load, for one more request. Broken files do not heal with time."""
+    """The failure of a load, for one more request. Broken files are not repaired by waiting."""
     return error.again() if isinstance(error, ModelBroken) else error.again(retry_after=retry_after)
 
 
 def without_paths(error: OmlxdError, model: CatalogModel) -> OmlxdError:
-    """The same failure as clients read it: it names the model, and its files without a path."""
+    """The same failure for clients: it names the model, and the files without their paths."""
     folder = model.path
     message = printable(error.message.replace(f"{folder}/", "").replace(folder, "its folder"))
     if f"'{model.id}'" not in message:
@@ -51,24 +50,23 @@ def without_paths(error: OmlxdError, model: CatalogModel) -> OmlxdError:
     return error.again(message=message, details=details)
 
 
-def cooling_down(record: ModelRecord, now: float) -> OmlxdError | None:
+def cooling_down(state: State, now: float) -> OmlxdError | None:
     """Why a request for a model whose load failed a moment ago is refused; None: try again."""
-    state = record.state
     if not isinstance(state, Failed) or now >= state.retry_at:
         return None
     if isinstance(state.why, ModelTooLarge | InsufficientMemory | MemoryPressureAborted):
-        # Only memory was in the way, so nothing has to recover: it is judged anew.
+        # Only memory was missing, so there is nothing to wait for: admission decides again.
         return None
     return told_again(state.why, retry_after=state.retry_at - now)
 
 
-def memory_facts(need: LoadNeed, memory: MemoryState) -> dict[str, Any]:
-    """What a load that waits for memory is up against; bytes, None where unknown."""
+def memory_shortage(need: LoadNeed, memory: MemoryState) -> dict[str, Any]:
+    """The numbers for a load that waits for memory; bytes, None where unknown."""
     return shortage(_mark(memory), memory.usage.bytes, need.bytes, memory.ceilings)
 
 
 def _mark(memory: MemoryState) -> Mark:
-    """Usage may have fallen since the guard looked; then the load has to fit, no more."""
+    """Usage may have fallen since the guard looked; then the load only has to fit."""
     if not memory.paused:
         return Mark.HARD
     reading = memory.reading
@@ -84,71 +82,61 @@ def _in_words(facts: Mapping[str, Any]) -> str:
 
 
 def waited_too_long(
-    record: ModelRecord, waited: float, shortage: Callable[[ModelRecord], Mapping[str, Any]]
+    name: str, state: State, waited: float, shortage: Callable[[], Mapping[str, Any]]
 ) -> OmlxdError:
-    """For a request at its deadline, by what it waited for; ``shortage`` gives ``memory_facts``."""
-    name, facts = record.id, {"waited_seconds": round(waited, 1)}
-    match record.state:
+    """For a request at its deadline, by what it waited for; ``shortage`` gives the numbers."""
+    details = {"waited_seconds": round(waited, 1)}
+    match state:
         case Queued(reason=reason):
-            why, memory = reason or "other models are in the way", shortage(record)
+            why, memory = reason or "other models are in the way", shortage()
             return MemoryPressure(
                 f"Model '{name}' could not be loaded within {waited:.0f} s: {why}."
                 f"{_in_words(memory)}",
                 retry_after=10.0,
-                **facts,
+                **details,
                 **memory,
             )
         case Draining() | Unloading():
             return ModelUnloading(
                 f"Model '{name}' is still being unloaded after {waited:.0f} s.",
                 retry_after=5.0,
-                **facts,
+                **details,
             )
         case _:
             return QueueFull(
                 f"Model '{name}' was in use by as many requests as it may serve for "
                 f"{waited:.0f} s.",
                 retry_after=5.0,
-                **facts,
+                **details,
             )
 
 
-def replaced(record: ModelRecord, made_for: str | None) -> OmlxdError | None:
-    """Why a request whose tokens were made with other files is refused; None: they are right."""
-    if made_for is None or made_for == record.newest.fingerprint:
-        return None
-    return ModelUnloading(
-        f"Model '{record.id}' was replaced on disk meanwhile; send the request again.",
-        retry_after=1.0,
-    )
-
-
-def too_many_wait(record: ModelRecord, most: int | None) -> OmlxdError | None:
-    """Why one more may not wait for a lease; None: it may."""
-    if most is None or len(record.waiting) < most:
+def too_many_wait(name: str, waiting: int, most: int | None) -> OmlxdError | None:
+    """Why one more request may not wait for a lease; None: it may."""
+    if most is None or waiting < most:
         return None
     return QueueFull(
-        f"{most} requests wait for model '{record.id}', as many as may.",
+        f"{most} requests wait for model '{name}', as many as may.",
         retry_after=5.0,
         limit=most,
     )
 
 
-def refused(record: ModelRecord, plan: Refuse) -> OmlxdError:
-    """For a load that cannot be: its sizes, the mark that tripped, the binding term, a remedy."""
+def refused(name: str, plan: Refuse) -> OmlxdError:
+    """A load that is refused: its sizes, the mark it would pass, the binding term, a remedy."""
     binding, helps = binding_name(plan.ceilings, plan.binding), refusal_remedy(plan)
-    facts: dict[str, Any] = {**plan.details}
-    facts |= {"mark": Mark.HARD.value, "binding": binding, "remedy": helps}
+    details: dict[str, Any] = {**plan.details}
+    details |= {"mark": Mark.HARD.value, "binding": binding, "remedy": helps}
     bound = (
-        f"the hard mark is {format_bytes(facts['limit_bytes'])} of a ceiling of "
-        f"{format_bytes(facts['ceiling_bytes'])}, set by the {binding} term"
+        f"the hard mark is {format_bytes(details['limit_bytes'])} of a ceiling of "
+        f"{format_bytes(details['ceiling_bytes'])}, set by the {binding} term"
     )
-    need = f"Model '{record.id}' needs {format_bytes(facts['estimate_bytes'])}"
+    need = f"Model '{name}' needs {format_bytes(details['estimate_bytes'])}"
     if plan.kind is RefusalKind.MODEL_TOO_LARGE:
-        return ModelTooLarge(f"{need} and can never fit here: {bound}. {helps}", **facts)
+        return ModelTooLarge(f"{need} and can never fit here: {bound}. {helps}", **details)
     return InsufficientMemory(
-        f"{need} and {format_bytes(facts['usage_bytes'])} are in use that cannot be freed: "
+        f"{need} and {format_bytes(details['usage_bytes'])} are in use that cannot be freed: "
         f"{bound}. {helps}",
         retry_after=None,
-        **facts,
+        **details,
     )

@@ -1,19 +1,21 @@
-"""What models really took when they were loaded, so that the next estimate is better."""
+"""How much memory models really took when they were loaded, for the next estimate."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from omlxd.library.catalog import CatalogModel, ModelKind
 
 SIZES_FILE = "model-sizes.json"
 MOST = 1000
-"""Models to remember; the longest unseen are forgotten."""
+"""Models to remember; those measured longest ago are forgotten."""
 
 
 class MeasuredSizes:
     """Bytes by model and fingerprint."""
 
-    def __init__(self) -> None:
+    def __init__(self, save: Callable[[Mapping[str, Any]], object] = lambda sizes: None) -> None:
+        """``save`` gets all sizes, as ``to_json`` gives them, when one is new."""
+        self._save = save
         self._sizes: dict[str, tuple[str, int]] = {}
 
     def measured(self, model: CatalogModel) -> int | None:
@@ -22,7 +24,7 @@ class MeasuredSizes:
         return size if fingerprint == model.fingerprint else None
 
     def expected(self, model: CatalogModel) -> int:
-        """Measured, else from the files; vision parts are not loaded."""
+        """Measured, else computed from the files; vision parts are not loaded."""
         size = self.measured(model)
         if size is not None:
             return size
@@ -30,7 +32,7 @@ class MeasuredSizes:
         return model.weights_bytes - unused
 
     def note(self, model: CatalogModel, size: int, *, sure: bool = True) -> bool:
-        """True when this is news; what is not ``sure`` replaces nothing that is known."""
+        """True when this is new. A size that is not ``sure`` replaces none that is known."""
         known = self.measured(model)
         if known == size or (known is not None and not sure):
             return False
@@ -38,6 +40,7 @@ class MeasuredSizes:
         self._sizes[model.id] = (model.fingerprint, size)
         while len(self._sizes) > MOST:
             del self._sizes[next(iter(self._sizes))]
+        self._save(self.to_json())
         return True
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +50,7 @@ class MeasuredSizes:
         }
 
     def restore(self, stored: Any) -> None:
-        """What ``to_json`` gave once; entries that are not of that form are left out."""
+        """Read what ``to_json`` gave once; entries of another form are left out."""
         if not isinstance(stored, Mapping):
             return
         for model, entry in stored.items():

@@ -3,33 +3,43 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from omlxd.engine.messages import ModelInfo
-from omlxd.errors import InvalidRequest, ModelNotFound, OmlxdError, ShuttingDown
+from omlxd.errors import (
+    InvalidRequest,
+    MemoryPressureAborted,
+    ModelNotFound,
+    OmlxdError,
+    ShuttingDown,
+)
 from omlxd.library.catalog import Catalog, CatalogModel
 from omlxd.library.library import Library
 from omlxd.model_settings.options import ModelSettings
 from omlxd.model_settings.settings import FILE
-from omlxd.policy.actions import Action, ActionOutcome
+from omlxd.policy.actions import AbortLoads, Action, ActionOutcome, EvictModel, MarkPendingUnload
 from omlxd.policy.readings import ModelView
-from omlxd.pool import guard
-from omlxd.pool.admit import FitAsk, MemoryAdmission
-from omlxd.pool.entry import DrainReason, Failed, Ready
-from omlxd.pool.failures import cooling_down, replaced, too_many_wait
-from omlxd.pool.fit import Fit
-from omlxd.pool.follow import follow, follow_change
+from omlxd.pool.admission import Fit, FitQuery, MemoryAdmission
+from omlxd.pool.failures import cooling_down, too_many_wait
 from omlxd.pool.measured_sizes import SIZES_FILE, MeasuredSizes
 from omlxd.pool.options import PoolOptions
-from omlxd.pool.protocol import PoolPorts
-from omlxd.pool.record import Lease, ModelRecord, Waiter
+from omlxd.pool.ports import PoolPorts
+from omlxd.pool.queue import in_queue
+from omlxd.pool.record import Lease, ModelRecord, Waiter, views
 from omlxd.pool.residency import Residency
 from omlxd.pool.state_file import BackgroundStateFile
-from omlxd.pool.status import ModelStatus, statuses
+from omlxd.pool.states import Failed, Ready
+from omlxd.pool.status import ModelStatus, broken_status, model_status
 from omlxd.pool.tokenizers import TokenizerCache
-from omlxd.pool.unload import unload
-from omlxd.pool.view import views
 from omlxd.text.protocol import Tokenizer
+from omlxd.timing import pause
+
+ONE_POLL: Final = 1.0
+"""Seconds; an unload for the guard that takes longer is left in flight."""
+LOAD_ABORTED: Final = (
+    "Loading the model was stopped to keep the machine from running out of memory."
+)
 
 
 class EnginePool:
@@ -44,15 +54,14 @@ class EnginePool:
         self._options = options
         self._ports = ports
         self._library = library
-        self._sizes = MeasuredSizes()
+        self._settings_file = BackgroundStateFile(ports.state, FILE)
+        self._sizes_file = BackgroundStateFile(ports.state, SIZES_FILE)
+        self._sizes = MeasuredSizes(self._sizes_file.write)
         self._admission = MemoryAdmission(ports, self._sizes)
         self._tokenizers = TokenizerCache(
             ports.load_tokenizer, options.tokenizer_limit, own_thread=ports.own_thread
         )
-        books = (self._admission, self._measured, self._tokenizers.get)
-        self._residency = Residency(options, ports, *books)
-        self._settings_file = BackgroundStateFile(ports.state, FILE)
-        self._sizes_file = BackgroundStateFile(ports.state, SIZES_FILE)
+        self._residency = Residency(options, ports, self._admission, self._sizes, self._tokenizers)
         self._stopping = False
         library.on_change(self._follow)
 
@@ -79,7 +88,7 @@ class EnginePool:
             raise ModelNotFound(model_id)
         settings.change(model_id, changes, on_disk)
         changed = settings.of(model_id)
-        follow_change(self._residency, model_id, changed, changes)
+        self._residency.follow_settings(model_id, changed, changes)
         await self._settings_file.save(settings.to_json())
         return changed
 
@@ -125,7 +134,8 @@ class EnginePool:
     async def unload(self, model_id: str) -> int:
         """Now when idle, else when drained; bytes freed, 0 when it was not loaded."""
         deadline = self._ports.clock() + self._options.drain_deadline
-        return await unload(self._record(model_id), self._residency, deadline)
+        freed = self._residency.unload(self._record(model_id), deadline)
+        return 0 if freed is None else await freed
 
     def _record(self, model_id: str) -> ModelRecord:
         record = self._residency.records.get(model_id)
@@ -139,8 +149,8 @@ class EnginePool:
         if self._stopping:
             raise ShuttingDown("The server is shutting down.")
         now = self._ports.clock()
-        error = replaced(record, made_for) or cooling_down(record, now)
-        error = error or too_many_wait(record, self._ports.most_waiting)
+        error = record.replaced_since(made_for) or cooling_down(record.state, now)
+        error = error or too_many_wait(record.id, len(record.waiting), self._ports.most_waiting)
         if error is not None:
             raise error
         waiter = Waiter(
@@ -154,12 +164,39 @@ class EnginePool:
         self._residency.enqueue(record, waiter)
         return waiter
 
-    # What others look at
+    # What others read
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         """All models, the broken ones too, by id."""
-        books = (self._sizes, self._tokenizers)
-        return statuses(self._residency, self._library, *books, self._ports)
+        records, settings = self._residency.records, self._library.settings
+        now, default, memory = self._ports.clock(), self._library.default_id(), self._ports.memory()
+        monitoring = memory is not None and not memory.enforce
+        positions = {record.id: n for n, record in enumerate(in_queue(records.values()), 1)}
+        known = []
+        for record in records.values():
+            self._residency.loader.note_progress(record)
+            status = model_status(
+                record,
+                now,
+                monitoring=monitoring,
+                activity=self._ports.engine.view(record.id),
+                tokenizer_failure=self._tokenizers.failure(record.newest),
+                idle_timeout=self._options.idle_timeout,
+            )
+            known.append(
+                replace(
+                    status,
+                    default=record.id == default,
+                    position=positions.get(record.id),
+                    measured_bytes=self._sizes.measured(record.model),
+                )
+            )
+        broken = [
+            broken_status(model, settings.of(model.id), default=model.id == default)
+            for model in self._library.catalog.broken.values()
+            if model.id not in records
+        ]
+        return tuple(sorted([*known, *broken], key=lambda status: status.id))
 
     def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit:
         """Would it fit with ``concurrency`` requests of ``context`` tokens (both at least 1)?
@@ -172,20 +209,45 @@ class EnginePool:
             raise InvalidRequest(
                 f"Model '{model_id}' has a context of {longest} tokens.", param="context"
             )
-        records = tuple(self._residency.records.values())
-        ask = FitAsk(context, concurrency, self._residency.device.promised(records, model_id))
-        return self._admission.preview(record, records, ask)
+        query = FitQuery(context, concurrency, self._residency.loader.promised(but=record))
+        return self._admission.preview(record, tuple(self._residency.records.values()), query)
 
     def views(self) -> tuple[ModelView, ...]:
         """Models in memory or on their way there, as the guard sees them."""
         return views(self._residency.records.values(), self._ports.engine)
 
+    # What the guard asks for
+
     async def apply(self, action: Action, load_error: OmlxdError | None = None) -> ActionOutcome:
-        """Carry out what the guard decided; what is not about models is not accepted."""
-        return await guard.apply(action, self._residency, self._options, self._ports, load_error)
+        """Carry out what the guard decided; refuse what has become wrong since, and what is not
+        about models. ``load_error``: what the loads that it stops end with."""
+        match action:
+            case EvictModel(model_id=model_id):
+                freed = self._residency.evict(model_id)
+                if freed is None:
+                    return ActionOutcome(action, accepted=False)
+                return await self._within_a_poll(action, freed)
+            case MarkPendingUnload(model_id=model_id):
+                new, unloading = self._residency.mark_for_unload(model_id)
+                return ActionOutcome(action, accepted=new, in_flight=unloading)
+            case AbortLoads(model_ids=model_ids):
+                error = load_error or MemoryPressureAborted(LOAD_ABORTED, retry_after=10.0)
+                taken = [self._residency.abort_load(name, error) for name in model_ids]
+                return ActionOutcome(action, accepted=any(taken), in_flight=any(taken))
+            case _:
+                return ActionOutcome(action, accepted=False)
+
+    async def _within_a_poll(self, action: Action, freed: asyncio.Future[int]) -> ActionOutcome:
+        over = asyncio.ensure_future(pause(self._ports.call_later, ONE_POLL))
+        either: tuple[asyncio.Future[Any], ...] = (freed, over)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if not freed.done():
+            return ActionOutcome(action, in_flight=True)
+        return ActionOutcome(action, freed=freed.result())
 
     def check_idle(self) -> None:
-        """After each tick of the guard: spare tokenizers, and the loads that wait for its look."""
+        """After each tick of the guard: drop spare tokenizers, decide about the loads that wait."""
         self._tokenizers.retain(
             r.newest.fingerprint
             for r in self._residency.records.values()
@@ -196,7 +258,7 @@ class EnginePool:
     # Lifecycle
 
     async def start(self) -> None:
-        """Recall what was remembered, then begin to scan and to preload."""
+        """Read the state files, then begin to scan and to preload."""
         self._library.settings.restore(await self._settings_file.read())
         self._sizes.restore(await self._sizes_file.read())
         self._library.start(self._options.scan_every)
@@ -205,13 +267,8 @@ class EnginePool:
         """Refuse what waits, end what runs, unload everything."""
         self._stopping = True
         self._library.stop()
-        residency, now = self._residency, self._ports.clock()
-        for record in list(residency.records.values()):
-            record.preload = False
-            residency.fail_waiting(record, ShuttingDown("The server is shutting down."))
-            residency.drain(record, DrainReason.STOPPING, now)
-        residency.advance()
-        await residency.device.join()
+        self._residency.stop(ShuttingDown("The server is shutting down."))
+        await self._residency.loader.join()
         await self._sizes_file.flush()
         await self._settings_file.flush()
 
@@ -225,11 +282,6 @@ class EnginePool:
         self._residency.forget_failures()
         return catalog
 
-    def _measured(self, model: CatalogModel, size: int, sure: bool) -> None:
-        if self._sizes.note(model, size, sure=sure):
-            self._sizes_file.write(self._sizes.to_json())
-
     def _follow(self, catalog: Catalog) -> None:
         self._tokenizers.forget_failures(but=(m.fingerprint for m in catalog.models.values()))
-        follow(self._residency, catalog, self._library.settings)
-        self._residency.advance()
+        self._residency.follow(catalog, self._library.settings)

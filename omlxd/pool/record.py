@@ -1,42 +1,36 @@
-"""What the pool knows about one model now: its state, who uses it and who waits for it."""
+"""What the pool knows about one model: its state, who uses it and who waits for it."""
 
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
 
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.generation import Generation
+from omlxd.engine.handle import Engine, LoadTicket
 from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelUnloading, OmlxdError
 from omlxd.library.catalog import CatalogModel
 from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.eviction import Eviction
-from omlxd.pool.entry import (
-    Absent,
-    Draining,
-    Event,
-    Failed,
-    GivenUp,
-    Ready,
-    State,
-    Unloading,
-    step,
-)
-from omlxd.pool.protocol import LoadTicket
+from omlxd.policy.readings import ModelView
+from omlxd.pool import states
+from omlxd.pool.failures import waited_too_long
+from omlxd.pool.states import Absent, Draining, Failed, Loading, Ready, State, Unloading
+
+log = structlog.get_logger(__name__)
+
+Submit = Callable[[str, SequenceSpec], Generation]
 
 
 class Lease:
     """The right to use a loaded model; it stays loaded until the lease is given back."""
 
-    def __init__(
-        self,
-        model_id: str,
-        request_id: str,
-        info: ModelInfo,
-        submit: Callable[[str, SequenceSpec], Generation],
-    ) -> None:
+    def __init__(self, model_id: str, request_id: str, info: ModelInfo, submit: Submit) -> None:
         self.model_id = model_id
         self.request_id = request_id
         self.info = info
@@ -45,7 +39,7 @@ class Lease:
         self._over = False
 
     def submit(self, sequence: SequenceSpec) -> Generation:
-        """Raises QueueFull, and ModelUnloading when the lease was ended from above."""
+        """Raises QueueFull, and ModelUnloading when the pool has ended the lease."""
         if self._over:
             raise ModelUnloading(f"Model '{self.model_id}' was unloaded meanwhile.")
         generation = self._submit(self.model_id, sequence)
@@ -54,11 +48,11 @@ class Lease:
 
     @property
     def open_requests(self) -> int:
-        """Those that are not over; what came of the others may still be unread."""
+        """Requests that still run. Tokens of the others may not have been read yet."""
         return sum(not generation.over for generation in self._generations)
 
     def end(self) -> None:
-        """What its requests still generate nobody reads any more."""
+        """Cancel its requests: nobody reads their tokens any more."""
         self._over = True
         for generation in self._generations:
             generation.cancel()
@@ -67,7 +61,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiter:
-    """A request that waits for a lease. ``number`` is its place of arrival on this machine."""
+    """A request that waits for a lease. ``number`` counts the requests as they arrive."""
 
     number: int
     request_id: str
@@ -75,38 +69,41 @@ class Waiter:
     deadline: float
     granted: asyncio.Future[Lease]
     made_for: str | None = None
-    """Fingerprint of the files that its tokens were made with; None: it has none yet."""
+    """Fingerprint of the files that its tokens were made with; None: it has no tokens yet."""
 
     def fail(self, error: OmlxdError) -> None:
-        """Nothing when its client has left already."""
+        """No effect when its client has left already."""
         if not self.granted.done():
             self.granted.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
 class ModelRecord:
-    """Owned by the pool; changed on the loop only, its state by ``happen`` only."""
+    """Owned by the pool and changed on the loop only; its state by the steps of ``states`` only."""
 
     model: CatalogModel
     settings: ModelSettings
     last_used: float
     idle_since: float
-    """Of the clock that leaves out the machine's sleep."""
+    """By a clock that stops while the machine sleeps."""
     state: State = field(default_factory=Absent)
     ready_at: float = 0.0
     failures: int = 0
     load_aborted: OmlxdError | None = None
-    """What the load in progress ends with, once the guard has asked for its end."""
+    """The error of the load in progress, once the guard has asked for its end."""
     stopped_at: float = -math.inf
     """When the guard last stopped its load."""
-    watched: str | None = None
-    """What a guard that acts would have done about its load, where it only watched."""
+    monitor_note: str | None = None
+    """In monitor mode: what a guard that acts would have done about its load."""
     evicted_for: bool = False
     """Others were unloaded to make room for it, so readings may still show them."""
     makes_room_for: Waiter | None = None
-    """The request that a drain to make room is for."""
+    """The request for which it is asked to make room."""
     eviction: Eviction | None = None
     """What was reported when it was asked to make room, until its outcome is reported as well."""
+    promised: int = 0
+    """Bytes that its load and first prefill may take; ``allocated`` of them are taken already."""
+    allocated: int = 0
     preload: bool = False
     tokenizer_read: str | None = None
     """Fingerprint of the files whose tokenizer was read before a preload."""
@@ -125,7 +122,7 @@ class ModelRecord:
 
     @property
     def newest(self) -> CatalogModel:
-        """As it is on disk: what those who come now will get."""
+        """As it is on disk: what requests that come now will get."""
         return self.replacement or self.model
 
     @property
@@ -151,9 +148,9 @@ class ModelRecord:
         return most is None or len(self.leases) < most
 
     def idle_ends(self, timeout: float | None) -> float:
-        """When it is to leave memory because nobody uses it; infinite where that is never.
+        """When it is unloaded because nobody uses it; infinite where that is never.
 
-        ``timeout`` holds where it has none of its own; None: none.
+        ``timeout`` holds where the model has none of its own; None: none.
         """
         own = self.settings.idle_timeout
         limit = timeout if own is None else own
@@ -161,15 +158,129 @@ class ModelRecord:
             return math.inf
         return self.idle_since + limit
 
-    def happen(self, event: Event) -> None:
-        """Raises IllegalStep, and changes nothing then."""
-        self.state = step(self.state, event)
-
-    def follow_disk(self) -> None:
-        """Nothing of the model is in memory: the moment to take the new one."""
+    def take_replacement(self) -> None:
+        """Nothing of the model is in memory: now it can be replaced by what is on disk."""
         if self.replacement is None:
             return
         self.model, self.replacement = self.replacement, None
         self.failures = 0
         if isinstance(self.state, Failed):
-            self.happen(GivenUp())
+            self.state = states.reset(self.state)
+
+    # Promised memory: what is allocated shows in the readings and counts there
+
+    @property
+    def unallocated(self) -> int:
+        """Bytes promised to it and not allocated yet, so that they are promised to no other."""
+        return max(0, self.promised - self.allocated)
+
+    def reserve(self, size: int) -> None:
+        """Promise it ``size`` bytes, in place of what it was promised before."""
+        self.promised, self.allocated = size, 0
+
+    def release(self) -> None:
+        self.promised = self.allocated = 0
+
+    # Requests; what follows from these is the caller's
+
+    def grant(self, submit: Submit, now: float) -> None:
+        """Give leases, first come first served, to as many requests as the model may serve."""
+        info = self.info
+        while info is not None and self.waiting and self.has_room:
+            waiter = self.waiting.popleft()
+            if waiter.granted.done():
+                continue
+            lease = Lease(self.id, waiter.request_id, info, submit)
+            self.leases.add(lease)
+            self.last_used = self.idle_since = now
+            waiter.granted.set_result(lease)
+
+    def leave(self, waiter: Waiter, now: float) -> None:
+        """The request is over, whether it waits or holds its lease."""
+        granted = waiter.granted
+        if granted.done() and not granted.cancelled() and granted.exception() is None:
+            lease = granted.result()
+            lease.end()
+            if lease in self.leases:
+                self.leases.discard(lease)
+                self.last_used = self.idle_since = now
+            return
+        granted.cancel()
+        if waiter in self.waiting:
+            self.waiting.remove(waiter)
+
+    def end_leases(self, engine: Engine) -> None:
+        """A deadline has passed: requests end at the next step, before any unload."""
+        engine.abort(self.id, ModelUnloading(f"Model '{self.id}' was unloaded."))
+        log.warning("leases_ended", model=self.id, leases=len(self.leases))
+        for lease in self.leases:
+            lease.end()
+        self.leases.clear()
+
+    def expire(self, now: float, shortage: Callable[["ModelRecord"], Mapping[str, Any]]) -> bool:
+        """Fail the requests whose deadline has passed; whether there were any.
+
+        Deadlines are for waiting in the queue: a load that has begun is waited for. ``shortage``
+        gives the numbers for a load that waits for memory.
+        """
+        if isinstance(self.state, Loading):
+            return False
+        late = [waiter for waiter in self.waiting if waiter.deadline <= now]
+        for waiter in late:
+            self.waiting.remove(waiter)
+            waited = now - waiter.since
+            waiter.fail(waited_too_long(self.id, self.state, waited, lambda: shortage(self)))
+        return bool(late)
+
+    def fail_waiting(self, error: OmlxdError) -> None:
+        """Each gets a copy of its own: an exception raised twice joins its tracebacks."""
+        while self.waiting:
+            self.waiting.popleft().fail(error.again())
+
+    def fail_replaced(self) -> None:
+        """Fail requests with tokens for the files before: they mean something else to the new."""
+        for waiter in list(self.waiting):
+            error = self.replaced_since(waiter.made_for)
+            if error is not None:
+                self.waiting.remove(waiter)
+                waiter.fail(error)
+
+    def replaced_since(self, made_for: str | None) -> OmlxdError | None:
+        """Why a request with tokens for the files ``made_for`` is refused; None: they are right."""
+        if made_for is None or made_for == self.newest.fingerprint:
+            return None
+        return ModelUnloading(
+            f"Model '{self.id}' was replaced on disk meanwhile; send the request again.",
+            retry_after=1.0,
+        )
+
+    def view(self, engine: Engine) -> ModelView | None:
+        """As a decision of the policy sees it; None when it takes no memory.
+
+        It is busy while somebody has or wants a lease, and while the device thread still holds
+        requests of it: only after that the memory of requests that were ended is free.
+        """
+        info, state, activity = self.info, self.state, engine.view(self.id)
+        if info is None and not isinstance(state, Loading):
+            return None
+        requests = sum(lease.open_requests for lease in self.leases)
+        return ModelView(
+            id=self.id,
+            weights_bytes=info.weights_bytes if info else self.model.weights_bytes,
+            kv_bytes=activity.cache_bytes,
+            busy=self.busy or activity.held > 0,
+            requests=requests,
+            pinned=self.pinned,
+            last_used=self.last_used,
+            loading=isinstance(state, Loading),
+            load_aborting=isinstance(state, Loading) and state.cancelling,
+            pending_unload=isinstance(state, Draining),
+            unloading=isinstance(state, Unloading),
+            ending=max(0, activity.held - requests),
+        )
+
+
+def views(records: Iterable[ModelRecord], engine: Engine) -> tuple[ModelView, ...]:
+    """The models in memory, or on their way there."""
+    seen = (record.view(engine) for record in records)
+    return tuple(view for view in seen if view is not None)

@@ -1,13 +1,14 @@
 """What ``/status`` says about one model: plain data, no paths."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from omlxd.engine.handle import EngineView
 from omlxd.errors import OmlxdError
 from omlxd.library.catalog import BrokenModel, ModelKind
-from omlxd.library.library import Library
 from omlxd.model_settings.options import ModelSettings
-from omlxd.pool.entry import (
+from omlxd.pool.record import ModelRecord
+from omlxd.pool.states import (
     Absent,
     Draining,
     Failed,
@@ -17,12 +18,6 @@ from omlxd.pool.entry import (
     State,
     Unloading,
 )
-from omlxd.pool.line import in_line
-from omlxd.pool.measured_sizes import MeasuredSizes
-from omlxd.pool.protocol import PoolPorts
-from omlxd.pool.record import ModelRecord
-from omlxd.pool.residency import Residency
-from omlxd.pool.tokenizers import TokenizerCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +38,14 @@ class ModelStatus:
     Attributes:
         state: absent, queued, loading, ready, draining, unloading, failed or broken.
         default: requests that name no model get it.
-        detail: the reason of a drain or of a wait; while the guard only watches, what one that
-            acts would have done about its load.
-        position: place in the line for memory, 1 is next; None when not in line.
+        detail: the reason of a drain or of a wait; in monitor mode, what a guard that acts would
+            have done about its load.
+        position: place in the queue for memory, 1 is next; None when it does not wait.
         weights_bytes: as loaded, else from the files.
         promised_bytes: to its load, and not allocated yet.
         measured_bytes: what it really took when last loaded.
-        since_step: its last step on the device; None before the first. One that grows while
-            requests run tells of a device that hangs.
+        since_step: time since its last step on the device; None before the first. If it grows
+            while requests run, the device hangs.
     """
 
     id: str
@@ -80,7 +75,7 @@ def state_name(state: State) -> str:
     return type(state).__name__.lower()
 
 
-def of_broken(model: BrokenModel, settings: ModelSettings, *, default: bool) -> ModelStatus:
+def broken_status(model: BrokenModel, settings: ModelSettings, *, default: bool) -> ModelStatus:
     return ModelStatus(
         id=model.id,
         state="broken",
@@ -91,55 +86,22 @@ def of_broken(model: BrokenModel, settings: ModelSettings, *, default: bool) -> 
     )
 
 
-def statuses(
-    residency: Residency,
-    library: Library,
-    sizes: MeasuredSizes,
-    tokenizers: TokenizerCache,
-    ports: PoolPorts,
-) -> tuple[ModelStatus, ...]:
-    """All models, the broken ones too, by id."""
-    places = {record.id: n for n, record in enumerate(in_line(residency.records.values()), 1)}
-    now, default = ports.clock(), library.default_id()
-    memory = ports.memory()
-    watching = memory is not None and not memory.enforce
-    known = []
-    for record in residency.records.values():
-        residency.device.note_progress(record)
-        status = _of_record(record, now, watching=watching)
-        activity = None if record.info is None else ports.engine.view(record.id)
-        stepped_at = None if activity is None else activity.last_step_at
-        known.append(
-            replace(
-                status,
-                default=record.id == default,
-                position=places.get(record.id),
-                promised_bytes=residency.device.promised_to(record.id),
-                measured_bytes=sizes.measured(record.model),
-                cache_bytes=None if activity is None else activity.cache_bytes,
-                since_step=None if stepped_at is None else max(0.0, now - stepped_at),
-                unload_in=_unload_in(record, residency.idle_timeout, now),
-                problem=_problem(record, tokenizers, now),
-            )
-        )
-    broken = [
-        of_broken(model, library.settings.of(model.id), default=model.id == default)
-        for model in library.catalog.broken.values()
-        if model.id not in residency.records
-    ]
-    return tuple(sorted([*known, *broken], key=lambda status: status.id))
-
-
-def _unload_in(record: ModelRecord, timeout: float | None, now: float) -> float | None:
-    """Seconds until its idle timeout; None while it is in use or has none."""
-    ends = record.idle_ends(timeout)
-    return None if ends == math.inf else max(0.0, ends - now)
-
-
-def _of_record(record: ModelRecord, now: float, *, watching: bool) -> ModelStatus:
+def model_status(
+    record: ModelRecord,
+    now: float,
+    *,
+    monitoring: bool,
+    activity: EngineView,
+    tokenizer_failure: tuple[OmlxdError, float] | None,
+    idle_timeout: float | None,
+) -> ModelStatus:
+    """What the record says. ``monitoring``: the guard only watches; ``tokenizer_failure``: an error
+    and the seconds until the next try; ``idle_timeout``: of models without one of their own."""
     info = record.info
     loading = record.state if isinstance(record.state, Loading) else None
     used = record.last_used if info is not None and not record.busy else None
+    stepped_at = None if info is None else activity.last_step_at
+    idle_ends = record.idle_ends(idle_timeout)
     return ModelStatus(
         id=record.id,
         state=state_name(record.state),
@@ -148,16 +110,21 @@ def _of_record(record: ModelRecord, now: float, *, watching: bool) -> ModelStatu
         pinned=record.pinned,
         context_length=record.settings.context_within(record.model.context_length),
         weights_bytes=info.weights_bytes if info else record.model.weights_bytes,
+        cache_bytes=None if info is None else activity.cache_bytes,
+        promised_bytes=record.unallocated,
         loaded_bytes=loading.loaded_bytes if loading else None,
         total_bytes=loading.total_bytes if loading else None,
         leases=len(record.leases),
         waiting=len(record.waiting),
         idle_seconds=None if used is None else max(0.0, now - used),
-        detail=_detail(record, watching=watching),
+        since_step=None if stepped_at is None else max(0.0, now - stepped_at),
+        unload_in=None if idle_ends == math.inf else max(0.0, idle_ends - now),
+        detail=_detail(record, monitoring=monitoring),
+        problem=_problem(record, tokenizer_failure, now),
     )
 
 
-def _detail(record: ModelRecord, *, watching: bool) -> str | None:
+def _detail(record: ModelRecord, *, monitoring: bool) -> str | None:
     match state := record.state:
         case Queued():
             return state.reason
@@ -166,17 +133,17 @@ def _detail(record: ModelRecord, *, watching: bool) -> str | None:
         case Loading(cancelling=True):
             return "being cancelled"
         case Loading() | Ready():
-            return record.watched if watching else None
+            return record.monitor_note if monitoring else None
         case Absent() | Failed():
             return None
 
 
-def _problem(record: ModelRecord, tokenizers: TokenizerCache, now: float) -> Problem | None:
+def _problem(
+    record: ModelRecord, tokenizer_failure: tuple[OmlxdError, float] | None, now: float
+) -> Problem | None:
     if isinstance(state := record.state, Failed):
         return _of_failure(state.why, state.retry_at - now, state.attempts)
-    if (kept := tokenizers.failure(record.newest)) is not None:
-        return _of_failure(*kept, attempts=1)
-    return None
+    return None if tokenizer_failure is None else _of_failure(*tokenizer_failure, attempts=1)
 
 
 def _of_failure(why: OmlxdError, retry_in: float, attempts: int) -> Problem:

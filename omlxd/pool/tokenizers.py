@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from typing import Any, Final
 
 import structlog
@@ -10,6 +11,8 @@ import structlog
 from omlxd.errors import ModelLoadFailed, OmlxdError
 from omlxd.library.catalog import CatalogModel
 from omlxd.pool.failures import told_again, without_paths
+from omlxd.pool.record import ModelRecord
+from omlxd.pool.states import Queued
 from omlxd.text.own_thread import OwnThread
 from omlxd.text.protocol import Tokenizer
 
@@ -20,10 +23,10 @@ RETRY_AFTER: Final = 10.0
 
 
 class TokenizerCache:
-    """By fingerprint, so that a replaced model gets its own.
+    """By fingerprint, so that a replaced model gets a new one.
 
-    A failure is known until a load succeeds or the files are others, and told again without a try
-    for a moment."""
+    A failure is known until a load succeeds or the files change. For a moment it is raised again
+    without another try."""
 
     def __init__(
         self,
@@ -48,13 +51,13 @@ class TokenizerCache:
 
         A load past it goes on, and no second thread is started beside it.
         """
-        self._raise_kept_failure(model)
+        self._raise_known_failure(model)
         load = self._loads.get(model.fingerprint) or self._begin(model)
-        # Waiting does not own the load: one caller's leaving ends it for nobody else.
+        # The load belongs to no caller: when one leaves, the others go on waiting.
         await asyncio.wait({load.result}, timeout=max(0.0, self._limit - load.age))
         if load.result.done():
-            # A failure was kept before those who wait wake up.
-            self._raise_kept_failure(model)
+            # The failure was noted before those who wait wake up.
+            self._raise_known_failure(model)
             return load.result.result()
         log.warning("tokenizer_hangs", model=model.id, age=round(load.age, 1))
         raise ModelLoadFailed(
@@ -71,12 +74,12 @@ class TokenizerCache:
         return kept[0], max(0.0, kept[1] - self._clock())
 
     def forget_failures(self, *, but: Iterable[str]) -> None:
-        """``but`` are the fingerprints of all models that there are."""
+        """``but``: the fingerprints of all models that exist."""
         known = set(but)
         self._failed = {key: kept for key, kept in self._failed.items() if key in known}
 
     def retain(self, fingerprints: Iterable[str]) -> None:
-        """Forget all others; who holds one keeps it."""
+        """Forget all other tokenizers; requests that hold one keep it."""
         kept = set(fingerprints)
         for fingerprint, load in list(self._loads.items()):
             if load.result.done() and fingerprint not in kept:
@@ -99,7 +102,59 @@ class TokenizerCache:
             why = without_paths(error, model)
             self._failed[model.fingerprint] = (why, self._clock() + RETRY_AFTER)
 
-    def _raise_kept_failure(self, model: CatalogModel) -> None:
+    def _raise_known_failure(self, model: CatalogModel) -> None:
         match self.failure(model):
             case why, left if left > 0:
                 raise told_again(why, retry_after=left)
+
+
+class PreloadTokenizers:
+    """Reads the tokenizer before a model is preloaded: without it no request could use the model.
+
+    Requests read it themselves before they ask for the model.
+    """
+
+    def __init__(
+        self,
+        tokenizers: TokenizerCache,
+        fail: Callable[[ModelRecord, OmlxdError], object],
+        ended: Callable[[], None],
+    ) -> None:
+        """``fail`` makes it a failed load; ``ended`` is called after each, read or not."""
+        self._tokenizers = tokenizers
+        self._fail = fail
+        self._ended = ended
+        self._reading: dict[str, asyncio.Task[None]] = {}
+
+    def is_read(self, record: ModelRecord) -> bool:
+        """Otherwise it is being read from now on; failing counts as a failed load."""
+        if record.tokenizer_read == record.model.fingerprint:
+            return True
+        if record.id not in self._reading:
+            name = f"tokenizer of {record.id}"
+            # Not in the context of a request, because no request waits for it.
+            self._reading[record.id] = asyncio.create_task(
+                self._try(record), name=name, context=Context()
+            )
+        return False
+
+    async def _try(self, record: ModelRecord) -> None:
+        error: OmlxdError | None = None
+        model = record.model
+        try:
+            await self._tokenizers.get(model)
+        except OmlxdError as known:
+            error = known
+        except Exception as fault:
+            # The boundary of this task: a fault in one tokenizer must not end the pool.
+            log.exception("tokenizer_fault", model=record.id)
+            error = ModelLoadFailed(f"Reading the tokenizer failed: {fault!r}.")
+        else:
+            record.tokenizer_read = model.fingerprint
+        finally:
+            del self._reading[record.id]
+        # Requests that came meanwhile have read it themselves, and have the error from there.
+        alone = isinstance(record.state, Queued) and not record.waiting
+        if error is not None and alone and record.model is model:
+            self._fail(record, error)
+        self._ended()

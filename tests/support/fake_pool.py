@@ -24,7 +24,7 @@ from omlxd.model_settings.change import check_change
 from omlxd.model_settings.options import ModelSettings
 from omlxd.model_settings.settings import KEYS
 from omlxd.policy.tiers import Tier
-from omlxd.pool.fit import Fit, TierFit, Verdict
+from omlxd.pool.admission import Fit, TierFit, Verdict
 from omlxd.pool.status import ModelStatus
 from omlxd.text.options import TextOptions
 from omlxd.text.protocol import Joining

@@ -37,7 +37,7 @@ from omlxd.policy.decision import Decision
 from omlxd.policy.tiers import GuardPolicy
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
-from omlxd.pool.protocol import PoolPorts
+from omlxd.pool.ports import PoolPorts
 from tests.support.at_once import AtOnce
 from tests.support.simulated_mac import Mac, ModelShape, SimulatedBackend, SimulatedKernel
 
@@ -322,8 +322,7 @@ class SimulatedDaemon:
 
     @property
     def promised(self) -> int:
-        residency = self.pool._residency
-        return residency.device.promised(residency.records.values())
+        return self.pool._residency.loader.promised()
 
     async def ticks(self, count: int) -> None:
         """Let that many ticks pass."""

@@ -5,8 +5,9 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from omlxd.engine.handle import Engine
 from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelLoadCancelled, OmlxdError
 from omlxd.library.catalog import (
@@ -26,7 +27,7 @@ from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
-from omlxd.pool.protocol import PoolPorts
+from omlxd.pool.ports import PoolPorts
 from tests.support.at_once import AtOnce
 
 MiB = 1024**2
@@ -340,7 +341,8 @@ class House:
             options,
             self.library,
             PoolPorts(
-                engine=self.engine,
+                # It fits by shape; the pool takes the engine itself, of which there is one.
+                engine=cast(Engine, self.engine),
                 load_tokenizer=self._tokenizer,
                 clock=self.time.clock,
                 call_later=self.time.call_later,

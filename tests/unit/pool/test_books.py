@@ -10,8 +10,9 @@ import pytest
 
 from omlxd.errors import ModelBroken, ModelLoadFailed, StateUnwritable
 from omlxd.library.catalog import CatalogModel, ModelKind
-from omlxd.pool.ledger import Ledger
+from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.measured_sizes import MeasuredSizes
+from omlxd.pool.record import ModelRecord
 from omlxd.pool.state_file import BackgroundStateFile
 from omlxd.pool.tokenizers import RETRY_AFTER, TokenizerCache
 from omlxd.timing import Alarm
@@ -45,17 +46,19 @@ async def test_no_alarm_spins_while_a_load_outlasts_a_deadline() -> None:
 
 
 def test_what_is_promised_and_not_allocated_is_outstanding() -> None:
-    ledger = Ledger()
-    ledger.reserve("a", 100)
-    ledger.reserve("b", 50)
-    ledger.allocated("a", 70)
-    ledger.allocated("b", 60)
-    ledger.allocated("nobody", 5)
-    assert ledger.outstanding() == 30
-    assert {held.holder for held in ledger.holders()} == {"a", "b"}
-    ledger.release("a")
-    ledger.release("a")
-    assert ledger.outstanding() == 0
+    records = [
+        ModelRecord(a_model(name), ModelSettings(), last_used=0.0, idle_since=0.0)
+        for name in ("a", "b", "nobody")
+    ]
+    a, b, nobody = records
+    a.reserve(100)
+    b.reserve(50)
+    a.allocated, b.allocated, nobody.allocated = 70, 60, 5
+    assert sum(record.unallocated for record in records) == 30
+    assert {record.id for record in records if record.promised} == {"a", "b"}
+    a.release()
+    a.release()
+    assert sum(record.unallocated for record in records) == 0
 
 
 def test_a_measured_size_counts_only_for_the_same_files() -> None:

@@ -8,8 +8,7 @@ from omlxd.errors import InvalidRequest, ModelNotFound, ModelTooLarge
 from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.readings import MemoryReading
 from omlxd.policy.tiers import Tier
-from omlxd.pool.estimate import load_need, working_memory
-from omlxd.pool.fit import Verdict
+from omlxd.pool.admission import Verdict, load_need, working_memory
 from omlxd.pool.measured_sizes import MeasuredSizes
 from omlxd.pool.options import PoolOptions
 from omlxd.units import GiB

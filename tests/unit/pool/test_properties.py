@@ -189,7 +189,7 @@ class World:
             assert (status.leases, status.waiting) == (0, 0), "a lease was lost"
         if self.stopped:
             assert self.house.engine.resident == set(), "a model outlived the stop"
-        assert self.house.pool._residency.device.promised(()) == 0, "a reservation was lost"
+        assert self.house.pool._residency.loader.promised() == 0, "a reservation was lost"
 
 
 @given(st.lists(events, min_size=4, max_size=40), st.tuples(*[st.sampled_from(TIMES)] * len(NAMES)))
