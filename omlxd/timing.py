@@ -14,19 +14,19 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 def loop_call_later(delay: float, callback: Callable[[], None]) -> Timer:
-    """In a context of its own: it is nobody's doing, least of all that of who set the timer."""
+    """In an empty context: the log must not attribute it to the request that set the timer."""
     return asyncio.get_running_loop().call_later(delay, callback, context=Context())
 
 
-async def pause(call_later: CallLater | None, seconds: float) -> None:
-    """Sleep by ``call_later``; None: the loop's own."""
+async def pause(call_later: CallLater, seconds: float) -> None:
+    """Sleep, with a timer of ``call_later``."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end() -> None:
         if not over.done():
             over.set_result(None)
 
-    timer = (call_later or loop_call_later)(seconds, end)
+    timer = call_later(seconds, end)
     try:
         await over
     finally:
@@ -34,7 +34,7 @@ async def pause(call_later: CallLater | None, seconds: float) -> None:
 
 
 class Alarm:
-    """Calls ``ring`` at the last time that was set."""
+    """Calls ``ring`` at the time that was set last."""
 
     def __init__(
         self, clock: Callable[[], float], call_later: CallLater, ring: Callable[[], None]

@@ -178,12 +178,12 @@ def forget(daemon: Patching, name: str, left: Collection[str]) -> None:
 
 
 def _forget_on_disk(state: Path, name: str) -> None:
-    from omlxd.model_settings.settings import FILE, without
+    from omlxd.model_settings.settings import FILE, without_model
     from omlxd.store import DamagedFile, read_json, write_json
 
     try:
         stored = read_json(state / FILE)
-        kept = without(stored, name)
+        kept = without_model(stored, name)
         if kept != stored:
             write_json(state / FILE, kept)
     except (OSError, DamagedFile) as error:

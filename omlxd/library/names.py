@@ -11,7 +11,7 @@ NEAREST = 3
 Aliases = Mapping[str, Collection[str]]
 """The ids of each alias."""
 Rule = Callable[[str, set[str], Aliases], set[str]]
-"""The ids that a name means by it."""
+"""Gives the ids that a name can mean."""
 
 
 def find(name: str, ids: Collection[str], aliases: Aliases) -> str:
@@ -29,7 +29,7 @@ def find(name: str, ids: Collection[str], aliases: Aliases) -> str:
 def match(
     name: str, ids: Collection[str], aliases: Aliases, rules: Sequence[Rule] | None = None
 ) -> str | None:
-    """The same by the given rules (all), None when none of them matches."""
+    """The same by the given ``rules`` (None: all of them); None when no rule matches."""
     known = set(ids)
     for rule in ALL if rules is None else rules:
         matches = rule(name, known, aliases)

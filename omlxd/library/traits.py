@@ -43,7 +43,7 @@ SENSES = re.compile(
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part about the language model; the config itself when it is about nothing else."""
+    """The part about the language model; the config itself when it has no such part."""
     for key in TEXT_CONFIGS:
         nested = config.get(key)
         if isinstance(nested, Mapping):

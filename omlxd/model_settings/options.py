@@ -11,7 +11,7 @@ LONGEST_ALIAS = 200
 
 
 def check_aliases(aliases: Sequence[str] | None) -> None:
-    """Raises ValueError for what would not be read as a name."""
+    """Raises ValueError for an alias that cannot be used as a name."""
     for alias in aliases or ():
         if not alias.strip() or not is_printable(alias) or len(alias) > LONGEST_ALIAS:
             raise ValueError(
@@ -21,7 +21,7 @@ def check_aliases(aliases: Sequence[str] | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Wishes for one model; ``None`` is "no wish", so the general rule applies."""
+    """Settings of one model; where one is ``None`` the general rule applies."""
 
     aliases: tuple[str, ...] | None = option(
         None, "Other names this model answers to.", check=check_aliases
@@ -62,5 +62,5 @@ class ModelSettings:
     )
 
     def context_within(self, own: int | None) -> int | None:
-        """The effective length: the model's own, or less where so wished; None where unknown."""
+        """The effective length: the model's ``own``, or the setting if less; None if unknown."""
         return min((n for n in (own, self.context_length) if n is not None), default=None)

@@ -1,21 +1,43 @@
-"""What is wished for single models: the configuration, and over it what was set by API."""
+"""The settings of single models: those of the configuration, changed by those set over the API."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from omlxd.errors import InvalidRequest
-from omlxd.model_settings.change import check_change
 from omlxd.model_settings.options import ModelSettings
+from omlxd.options import BadValue, Declaration, declarations, read_value
 
 log = structlog.get_logger(__name__)
 
 FILE = "models.json"
 """In the state folder: what ``ModelSettingsStore.to_json`` gives."""
-NO_WISHES = ModelSettings()
+NO_SETTINGS = ModelSettings()
 KEYS = tuple(field.name for field in fields(ModelSettings))
+LARGEST_NUMBER: Final = 2**53
+"""Above it the numbers of JSON are no longer exact."""
+_DECLARED: Final = {"default": Declaration(bool), **declarations(ModelSettings)}
+
+
+def check_change(key: str, value: Any) -> Any:
+    """``value`` as ``ModelSettings`` holds it; None resets. Raises InvalidRequest for ``key``."""
+    if key not in _DECLARED:
+        raise InvalidRequest(
+            f"There is no setting '{key}'. Known are default, "
+            f"{', '.join(sorted(_DECLARED.keys() - {'default'}))}.",
+            param=key,
+        )
+    if value is None:
+        return None
+    try:
+        result = read_value(value, _DECLARED[key])
+        if isinstance(result, int | float) and not -LARGEST_NUMBER <= result <= LARGEST_NUMBER:
+            raise BadValue("must be a smaller number")
+    except BadValue as bad:
+        raise InvalidRequest(f"'{key}' {bad.rule}.", param=key) from None
+    return tuple(dict.fromkeys(result)) if isinstance(result, tuple) else result
 
 
 class ModelSettingsStore:
@@ -42,17 +64,17 @@ class ModelSettingsStore:
 
     @property
     def ids(self) -> set[str]:
-        """Models that something is wished for, whether they are there or not."""
+        """Models that have settings, whether they exist or not."""
         return {*self._configured, *self.remembered}
 
     @property
     def remembered(self) -> set[str]:
-        """Models that something was set for over the API, so that they once were there."""
+        """Models with settings from the API; they existed when those were set."""
         chosen = () if self._default is None else (self._default,)
         return {*self._changed, *chosen}
 
     def of(self, model_id: str) -> ModelSettings:
-        configured = self._configured.get(model_id, NO_WISHES)
+        configured = self._configured.get(model_id, NO_SETTINGS)
         changes = self._changed.get(model_id)
         return replace(configured, **changes) if changes else configured
 
@@ -69,8 +91,8 @@ class ModelSettingsStore:
     def change(self, model_id: str, changes: Mapping[str, Any], ids: Iterable[str]) -> None:
         """Set some keys of a model, ``None`` resets a key to the configuration's.
 
-        ``default`` (true or false) makes it the default model, or no longer. All or nothing.
-        ``ids`` are those on disk. Raises InvalidRequest with the key at fault.
+        ``default`` true makes it the default model, false ends that. If one change is wrong, none
+        is made. ``ids`` are the models on disk. Raises InvalidRequest with the key at fault.
         """
         checked = {key: check_change(key, value) for key, value in changes.items()}
         self._check_aliases(model_id, checked.get("aliases") or (), ids)
@@ -95,12 +117,12 @@ class ModelSettingsStore:
         return table
 
     def to_json(self) -> dict[str, Any]:
-        """A copy: it is written by another thread."""
+        """A copy, because another thread writes it."""
         models = {model_id: dict(changes) for model_id, changes in self._changed.items()}
         return {"default": self._default, "models": models}
 
     def restore(self, stored: Any) -> None:
-        """Entries that no longer read are left out, and reported."""
+        """Entries that are not valid any more are left out, and reported."""
         if not isinstance(stored, Mapping):
             return
         default, models = stored.get("default"), stored.get("models")
@@ -124,7 +146,7 @@ class ModelSettingsStore:
             self._changed[model_id] = kept
 
     def _check_aliases(self, model_id: str, wanted: Iterable[str], ids: Iterable[str]) -> None:
-        # Also of those that are gone, or it would be ambiguous once they are back.
+        # Also those of models that are gone, or an alias would be ambiguous when they come back.
         known = {*ids, *self.ids}
         taken = {a: m for a, m in self.aliases(known).items() if m != (model_id,)}
         for alias in wanted:
@@ -137,8 +159,8 @@ class ModelSettingsStore:
             raise InvalidRequest(reason, param="aliases")
 
 
-def without(stored: Any, model_id: str) -> Any:
-    """What ``to_json`` gave, less all that was set for a model, in whatever case it is named."""
+def without_model(stored: Any, model_id: str) -> Any:
+    """What ``to_json`` gave, without the settings of a model, in whatever case it is named."""
     gone = model_id.casefold()
     match stored:
         case {"default": default, "models": dict(models)}:

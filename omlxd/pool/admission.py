@@ -42,7 +42,7 @@ UNKNOWN_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WorkingMemory:
-    """What a model takes beside its weights; None where it is ``unknown``, which says why."""
+    """What a model takes beyond its weights. It is None where ``unknown`` says why."""
 
     footprint: Footprint | None
     unknown: str | None = None

@@ -26,7 +26,7 @@ from omlxd.units import format_bytes
 
 
 def pause_after(failures: int, options: PoolOptions) -> float:
-    """Seconds until the next try after ``failures`` (>= 1) in a row: doubling, bounded."""
+    """Seconds until the next try after ``failures`` (>= 1) in a row; doubles up to a limit."""
     doublings = min(failures - 1, 32)
     return float(min(options.retry_longest, options.retry_first * 2**doublings))
 
@@ -66,7 +66,7 @@ def memory_shortage(need: LoadNeed, memory: MemoryState) -> dict[str, Any]:
 
 
 def _mark(memory: MemoryState) -> Mark:
-    """Usage may have fallen since the guard looked; then the load only has to fit."""
+    """The mark that is in the way. If usage has fallen meanwhile, only the load itself is."""
     if not memory.paused:
         return Mark.HARD
     reading = memory.reading

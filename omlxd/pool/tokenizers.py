@@ -49,7 +49,7 @@ class TokenizerCache:
         """Raises what the loader raises, without the folder's path, and ModelLoadFailed past the
         limit.
 
-        A load past it goes on, and no second thread is started beside it.
+        A load past the limit goes on, and no second thread is started for it.
         """
         self._raise_known_failure(model)
         load = self._loads.get(model.fingerprint) or self._begin(model)
@@ -68,7 +68,7 @@ class TokenizerCache:
         )
 
     def failure(self, model: CatalogModel) -> tuple[OmlxdError, float] | None:
-        """Why it could not be read when last tried, and in how many seconds it is tried again."""
+        """Why the last try failed, and the seconds until the next one."""
         if (kept := self._failed.get(model.fingerprint)) is None:
             return None
         return kept[0], max(0.0, kept[1] - self._clock())
@@ -127,7 +127,7 @@ class PreloadTokenizers:
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     def is_read(self, record: ModelRecord) -> bool:
-        """Otherwise it is being read from now on; failing counts as a failed load."""
+        """Whether it was read; if not, starts to read it. A failure counts as a failed load."""
         if record.tokenizer_read == record.model.fingerprint:
             return True
         if record.id not in self._reading:

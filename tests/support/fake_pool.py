@@ -20,9 +20,8 @@ from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
 from omlxd.engine.messages import ModelInfo
 from omlxd.errors import ModelNotFound, OmlxdError
 from omlxd.library.catalog import Catalog, CatalogModel, ModelKind, RootState, RootStatus
-from omlxd.model_settings.change import check_change
 from omlxd.model_settings.options import ModelSettings
-from omlxd.model_settings.settings import KEYS
+from omlxd.model_settings.settings import KEYS, check_change
 from omlxd.policy.tiers import Tier
 from omlxd.pool.admission import Fit, TierFit, Verdict
 from omlxd.pool.status import ModelStatus

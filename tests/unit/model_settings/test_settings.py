@@ -10,7 +10,7 @@ import pytest
 from omlxd.errors import InvalidRequest, ModelBroken, ModelNotFound, StateUnwritable
 from omlxd.library.catalog import BrokenModel
 from omlxd.model_settings.options import ModelSettings
-from omlxd.model_settings.settings import KEYS, ModelSettingsStore, without
+from omlxd.model_settings.settings import KEYS, ModelSettingsStore, without_model
 from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import House, a_model, settle
 
@@ -145,9 +145,9 @@ def test_one_models_settings_can_be_left_out_of_what_is_written() -> None:
     settings.change("own/m", {"pinned": True, "default": True}, IDS)
     settings.change("n", {"top_p": 0.5}, IDS)
     stored = settings.to_json()
-    assert without(stored, "OWN/m") == {"default": None, "models": {"n": {"top_p": 0.5}}}
-    assert without(stored, "m") == stored
-    assert without(None, "m") is None
+    assert without_model(stored, "OWN/m") == {"default": None, "models": {"n": {"top_p": 0.5}}}
+    assert without_model(stored, "m") == stored
+    assert without_model(None, "m") is None
 
 
 @pytest.mark.parametrize("stored", [None, [], 5, {"models": 5}, {"models": {"m": 5}}])

@@ -161,7 +161,7 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
     )
     first = house.use("a", "1")
     await settle()
-    # Behind the head of the line nothing is planned, and the numbers are there all the same.
+    # Behind the head of the queue nothing is planned, and the numbers are there all the same.
     second, third = house.use("b", "2"), house.use("c", "3")
     await house.time.pass_by(10)
     for use in (second, third):
@@ -641,7 +641,7 @@ async def test_loads_stopped_by_the_guard_tell_their_waiters_why() -> None:
     assert use.error.retry_after == 3.0
 
 
-async def test_who_asks_for_a_load_that_the_guard_stopped_waits_in_line() -> None:
+async def test_who_asks_for_a_load_that_the_guard_stopped_waits_in_the_queue() -> None:
     """ "does not fit now: waits in the queue": the model is not broken. However often it was
     stopped, the next request is answered as soon as the pressure is over."""
     machine = FakeMachine(ROOM)

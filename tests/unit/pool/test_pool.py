@@ -1,4 +1,4 @@
-"""The pool with a fake engine: leases, single flight, draining, failures, the line."""
+"""The pool with a fake engine: leases, single flight, draining, failures, the queue."""
 
 import asyncio
 from typing import Any

@@ -1,10 +1,10 @@
-"""Fit previews and needs: the numbers that admission uses."""
+"""What a load needs, whether it would fit, and how old the readings may be."""
 
 from dataclasses import replace
 
 import pytest
 
-from omlxd.errors import InvalidRequest, ModelNotFound, ModelTooLarge
+from omlxd.errors import InsufficientMemory, InvalidRequest, ModelNotFound, ModelTooLarge
 from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.readings import MemoryReading
 from omlxd.policy.tiers import Tier
@@ -175,3 +175,46 @@ async def test_a_context_beyond_the_models_own_is_refused() -> None:
         house.pool.fit("m", context=4097, concurrency=1)
     with pytest.raises(ModelNotFound):
         house.pool.fit("n", context=1, concurrency=1)
+
+
+A_SIZE = 60 * MiB
+
+
+def house_whose_guard_is(age: float, others: int = 0) -> tuple[House, FakeMachine]:
+    machine = FakeMachine(100 * MiB)
+    machine.age, machine.others = age, others
+    return House(a_model("a", size=A_SIZE), machine=machine), machine
+
+
+async def test_a_load_waits_for_a_look_when_the_last_one_is_old() -> None:
+    house, machine = house_whose_guard_is(age=30.0, others=80 * MiB)
+    use = house.use("a")
+    await settle()
+    assert house.woken == 1
+    assert house.status("a").detail == "memory is being looked at"
+    machine.age, machine.others = 0.0, 0
+    house.pool.check_idle()
+    await settle()
+    assert use.lease is not None
+    await use.done()
+
+
+async def test_memory_that_has_gone_since_the_last_look_refuses_the_load() -> None:
+    house, machine = house_whose_guard_is(age=30.0)
+    use = house.use("a")
+    await settle()
+    machine.age, machine.others = 0.0, 80 * MiB
+    house.pool.check_idle()
+    await settle()
+    assert isinstance(use.error, InsufficientMemory)
+    assert house.engine.tickets == []
+
+
+async def test_a_guard_that_cannot_look_holds_no_load_up_for_long() -> None:
+    house, _ = house_whose_guard_is(age=30.0)
+    use = house.use("a")
+    await house.time.pass_by(2.0)
+    assert use.lease is None
+    await house.time.pass_by(2.0)
+    assert use.lease is not None
+    await use.done()

@@ -1,11 +1,11 @@
-"""Models in use that must make room: whom they wait for, and when they need not leave after all."""
+"""The queue for memory: its order, who makes room for whom, and who stays after all."""
 
 import asyncio
 from dataclasses import replace
 
 import pytest
 
-from omlxd.errors import MemoryPressure
+from omlxd.errors import MemoryPressure, ModelTooLarge
 from omlxd.model_settings.options import ModelSettings
 from omlxd.policy.actions import MarkPendingUnload
 from omlxd.policy.eviction import Eviction
@@ -87,10 +87,10 @@ async def test_the_model_stays_when_the_request_that_it_drained_for_is_gone() ->
 
 
 @pytest.mark.parametrize("next_model", ["b", "c"])
-async def test_the_model_leaves_for_the_next_in_line_who_has_waited_long_enough(
+async def test_the_model_leaves_for_the_next_in_the_queue_who_has_waited_long_enough(
     next_model: str,
 ) -> None:
-    """The first in line may hang up; who comes later for the resident still comes later."""
+    """The first in the queue may hang up; who comes later for the resident still comes later."""
     house = House(
         *(a_model(name, size=100 * MiB) for name in "abc"),
         machine=FakeMachine(ROOM),
@@ -242,3 +242,41 @@ async def test_each_eviction_is_reported_when_asked_for_and_with_what_came_free(
     await waiting.done()
     await house.pool.unload("b")
     assert len(reports) == 2, "what a client asks for makes no room for a load"
+
+
+async def test_what_can_never_fit_is_refused_at_once_also_behind_one_that_waits() -> None:
+    house = House(
+        a_model("a", size=100 * MiB),
+        a_model("b", size=100 * MiB),
+        a_model("huge", size=1000 * MiB),
+        machine=FakeMachine(160 * MiB),
+    )
+    current = house.use("a", "1")
+    await settle()
+    waiting = house.use("b", "2")
+    await settle()
+    assert waiting.lease is None
+    refused = house.use("huge", "3")
+    await settle()
+    assert isinstance(refused.error, ModelTooLarge)
+    await current.done()
+    await settle()
+    assert waiting.lease is not None
+    await waiting.done()
+
+
+async def test_who_waits_behind_the_first_in_the_queue_is_told_for_whom() -> None:
+    house = House(
+        a_model("a", size=100 * MiB),
+        a_model("b", size=100 * MiB),
+        a_model("c", size=100 * MiB),
+        machine=FakeMachine(160 * MiB),
+    )
+    current = house.use("a", "1")
+    await house.time.pass_by(6)
+    second, third = house.use("b", "2"), house.use("c", "3")
+    await settle()
+    assert (house.status("b").position, house.status("b").detail) == (1, "waits for a, in use")
+    assert (house.status("c").position, house.status("c").detail) == (2, "waits behind b")
+    for use in (current, second, third):
+        await use.done()

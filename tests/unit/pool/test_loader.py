@@ -1,11 +1,21 @@
 """What a load is promised, what it really takes, and what of it is remembered."""
 
 import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
 
 from omlxd.errors import ModelTooLarge
+from omlxd.library.catalog import CatalogModel, ModelKind
 from omlxd.model_settings.options import ModelSettings
+from omlxd.pool.measured_sizes import MeasuredSizes
 from omlxd.pool.options import PoolOptions
+from omlxd.pool.record import ModelRecord
+from tests.support.at_once import AtOnce
 from tests.unit.pool.fakes import FakeActivity, FakeMachine, House, MiB, a_model, settle
+
+REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
+"""Like the log's own, which holds the id of the request that is being answered."""
 
 
 async def test_a_load_that_outgrows_its_promise_goes_on_where_there_is_room() -> None:
@@ -24,7 +34,7 @@ async def test_a_load_that_outgrows_its_promise_goes_on_where_there_is_room() ->
     await use.done()
 
 
-async def test_a_load_that_outgrows_its_promise_waits_in_line_for_the_rest() -> None:
+async def test_a_load_that_outgrows_its_promise_waits_in_the_queue_for_the_rest() -> None:
     """Its files say 50 MiB, the backend makes 100 of them, and a model in use is in the way."""
     house = House(
         a_model("a", size=50 * MiB),
@@ -199,3 +209,71 @@ async def test_idleness_begins_when_a_model_is_loaded() -> None:
     await house.time.pass_by(60)
     house.pool.check_idle()
     assert house.state("a") == "unloading"
+
+
+def test_what_is_promised_and_not_allocated_is_outstanding() -> None:
+    records = [
+        ModelRecord(a_model(name), ModelSettings(), last_used=0.0, idle_since=0.0)
+        for name in ("a", "b", "nobody")
+    ]
+    a, b, nobody = records
+    a.reserve(100)
+    b.reserve(50)
+    a.allocated, b.allocated, nobody.allocated = 70, 60, 5
+    assert sum(record.unallocated for record in records) == 30
+    assert {record.id for record in records if record.promised} == {"a", "b"}
+    a.release()
+    a.release()
+    assert sum(record.unallocated for record in records) == 0
+
+
+def test_a_measured_size_counts_only_for_the_same_files() -> None:
+    sizes = MeasuredSizes()
+    model, changed = a_model("m", size=100), a_model("m", size=100, fingerprint="2")
+    assert (sizes.measured(model), sizes.expected(model)) == (None, 100)
+    assert sizes.note(model, 130)
+    assert not sizes.note(model, 130)
+    assert (sizes.expected(model), sizes.expected(changed)) == (130, 100)
+    restored = MeasuredSizes()
+    restored.restore({**sizes.to_json(), "bad": 5, "worse": {"bytes": -1, "fingerprint": ""}})
+    assert restored.to_json() == sizes.to_json()
+
+
+def test_vision_parts_that_are_not_loaded_are_not_counted() -> None:
+    base = a_model("m", size=100)
+    fields = {name: getattr(base, name) for name in CatalogModel.__slots__}
+    model = CatalogModel(**{**fields, "kind": ModelKind.VISION_LANGUAGE, "vision_bytes": 30})
+    assert MeasuredSizes().expected(model) == 70
+
+
+async def test_no_alarm_spins_while_a_load_outlasts_a_deadline() -> None:
+    house = House(a_model("m"), auto=False)
+    use = house.use("m", deadline=house.time.now + 1)
+    await house.time.pass_by(1000)
+    assert use.error is None
+    house.engine.tickets[0].finish()
+    await settle()
+    assert use.lease is not None
+    await use.done()
+
+
+async def test_loads_preloads_and_unloads_are_not_of_the_request_that_set_them_off() -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def own_thread(name: str, work: Callable[[], Any]) -> AtOnce:
+        seen.append(("read", REQUEST.get()))
+        return AtOnce(name, work)
+
+    def usage() -> int:
+        seen.append(("weigh", REQUEST.get()))
+        return 0
+
+    house = House(a_model("m"), own_thread=own_thread, usage=usage)
+    house.engine.on_unload = lambda freed: seen.append(("unload", REQUEST.get()))
+    REQUEST.set("r")
+    await house.pool.change_settings("m", {"pinned": True})
+    await settle()
+    assert house.state("m") == "ready"
+    await house.pool.unload("m")
+    assert [what for what, _ in dict.fromkeys(seen)] == ["read", "weigh", "unload"]
+    assert {request for _, request in seen} == {None}

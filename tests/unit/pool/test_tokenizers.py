@@ -1,83 +1,14 @@
-"""Clock, alarm, ledger, sizes, tokenizers: the small books of the pool."""
+"""Tokenizers: one load for all who ask, failures that are told again, volumes that hang."""
 
 import asyncio
 import gc
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from omlxd.errors import ModelBroken, ModelLoadFailed, StateUnwritable
-from omlxd.library.catalog import CatalogModel, ModelKind
-from omlxd.model_settings.options import ModelSettings
-from omlxd.pool.measured_sizes import MeasuredSizes
-from omlxd.pool.record import ModelRecord
-from omlxd.pool.state_file import BackgroundStateFile
+from omlxd.errors import ModelBroken, ModelLoadFailed
 from omlxd.pool.tokenizers import RETRY_AFTER, TokenizerCache
-from omlxd.timing import Alarm
-from tests.unit.pool.fakes import FakeTime, House, a_model, settle
-
-
-async def test_the_last_alarm_counts_and_one_set_to_the_same_time_stays() -> None:
-    time = FakeTime()
-    rings: list[float] = []
-    alarm = Alarm(time.clock, time.call_later, lambda: rings.append(time.now))
-    alarm.set(time.now + 5)
-    alarm.set(time.now + 9)
-    alarm.set(time.now + 9)
-    await time.pass_by(20)
-    assert rings == [1009.0]
-    alarm.set(time.now - 3)
-    alarm.set(None)
-    await time.pass_by(20)
-    assert rings == [1009.0]
-
-
-async def test_no_alarm_spins_while_a_load_outlasts_a_deadline() -> None:
-    house = House(a_model("m"), auto=False)
-    use = house.use("m", deadline=house.time.now + 1)
-    await house.time.pass_by(1000)
-    assert use.error is None
-    house.engine.tickets[0].finish()
-    await settle()
-    assert use.lease is not None
-    await use.done()
-
-
-def test_what_is_promised_and_not_allocated_is_outstanding() -> None:
-    records = [
-        ModelRecord(a_model(name), ModelSettings(), last_used=0.0, idle_since=0.0)
-        for name in ("a", "b", "nobody")
-    ]
-    a, b, nobody = records
-    a.reserve(100)
-    b.reserve(50)
-    a.allocated, b.allocated, nobody.allocated = 70, 60, 5
-    assert sum(record.unallocated for record in records) == 30
-    assert {record.id for record in records if record.promised} == {"a", "b"}
-    a.release()
-    a.release()
-    assert sum(record.unallocated for record in records) == 0
-
-
-def test_a_measured_size_counts_only_for_the_same_files() -> None:
-    sizes = MeasuredSizes()
-    model, changed = a_model("m", size=100), a_model("m", size=100, fingerprint="2")
-    assert (sizes.measured(model), sizes.expected(model)) == (None, 100)
-    assert sizes.note(model, 130)
-    assert not sizes.note(model, 130)
-    assert (sizes.expected(model), sizes.expected(changed)) == (130, 100)
-    restored = MeasuredSizes()
-    restored.restore({**sizes.to_json(), "bad": 5, "worse": {"bytes": -1, "fingerprint": ""}})
-    assert restored.to_json() == sizes.to_json()
-
-
-def test_vision_parts_that_are_not_loaded_are_not_counted() -> None:
-    base = a_model("m", size=100)
-    fields = {name: getattr(base, name) for name in CatalogModel.__slots__}
-    model = CatalogModel(**{**fields, "kind": ModelKind.VISION_LANGUAGE, "vision_bytes": 30})
-    assert MeasuredSizes().expected(model) == 70
+from tests.unit.pool.fakes import FakeTime, a_model, settle
 
 
 async def test_a_failed_tokenizer_load_is_told_to_all_and_tried_again() -> None:
@@ -125,22 +56,6 @@ async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> N
     assert cache.failure(a_model("m")) is not None
     await failure()
     assert len(loads) == 2
-
-
-async def test_what_cannot_be_remembered_is_told_once_and_is_no_lost_exception(
-    tmp_path: Path,
-) -> None:
-    lost: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
-    (tmp_path / "full").write_text("")
-    file = BackgroundStateFile(tmp_path / "full", "sizes.json")
-    file.write({})
-    await file.flush()
-    with pytest.raises(StateUnwritable):
-        await file.save({})
-    gc.collect()
-    assert file.trouble is not None
-    assert lost == []
 
 
 async def test_what_was_wrong_with_a_tokenizer_is_known_until_one_is_read() -> None:
