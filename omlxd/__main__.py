@@ -8,9 +8,9 @@ def main() -> int:
     _fill_streams()
     if sys.argv[1:2] == ["serve"]:
         # Before what takes time to import.
-        from omlxd.cli import early_stop
+        from omlxd.daemon.signals import exit_on_stop_signals
 
-        early_stop.listen()
+        exit_on_stop_signals()
     from omlxd.cli.main import run
 
     return run(sys.argv[1:])

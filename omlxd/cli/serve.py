@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from omlxd.cli import early_stop
+from omlxd.daemon.signals import stop_was_asked
 
 if TYPE_CHECKING:
     from omlxd.config.load import Config
@@ -45,24 +45,26 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    # The port first: what is imported below takes longer than a client should be refused.
-    door = _take_port(arguments)
+    # The port comes first: the imports below take long, and clients would be refused meanwhile.
+    opened = _take_port(arguments)
     try:
-        tenant, log = _prepare(arguments, door.config.log if isinstance(door, Door) else None)
+        tenant, log = _prepare(
+            arguments, opened.config.log if isinstance(opened, OpenPort) else None
+        )
     except Exception as error:  # noqa: BLE001 — nothing below us could record or count it
         return _give_up(error, supervised=arguments.supervised)
 
     from omlxd.service import tenure
 
     try:
-        return tenure.run(tenant, lambda lock: _serve(door, tenant, lock, log))
+        return tenure.run(tenant, lambda lock: _serve(opened, tenant, lock, log))
     finally:
-        if isinstance(door, Door):
-            door.listener.close()
+        if isinstance(opened, OpenPort):
+            opened.listener.close()
 
 
 def _give_up(error: Exception, *, supervised: bool) -> int:
-    """Without the data folder no start is counted, so a supervisor must not try again."""
+    """No start is counted without the data folder, so a supervisor must not try again."""
     from omlxd.errors import OmlxdError
 
     if isinstance(error, OmlxdError):
@@ -75,16 +77,16 @@ def _give_up(error: Exception, *, supervised: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """The configuration, and the socket that listens as it says, ``since`` then."""
+class OpenPort:
+    """The configuration, and the socket that has listened by it ``since`` then."""
 
     config: "Config"
     listener: socket.socket
     since: float
 
 
-def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
-    """What stands in the way is returned: it is told, recorded and counted by the tenure."""
+def _take_port(arguments: argparse.Namespace) -> "OpenPort | Exception":
+    """The open port, or the error: ``tenure`` reports, records and counts it later."""
     try:
         from omlxd.config.load import FLAGS, load
         from omlxd.daemon.listen import listen
@@ -95,7 +97,7 @@ def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
         flags = {option: value for option, value in named.items() if value is not None}
         config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
         listener = listen(config.server.host, config.server.port)
-        return Door(config, listener, continuous_clock())
+        return OpenPort(config, listener, continuous_clock())
     except Exception as error:  # noqa: BLE001 — raised again by _serve, whatever it is
         return error
 
@@ -103,7 +105,7 @@ def _take_port(arguments: argparse.Namespace) -> "Door | Exception":
 def _prepare(
     arguments: argparse.Namespace, options: "LogOptions | None"
 ) -> "tuple[tenure.Tenant, TextIO | None]":
-    """Who runs where, and the log of a supervised run; events go there, or to stderr, from now on.
+    """Who runs where, and the log of a supervised run. Events go there from now on, else to stderr.
 
     Raises ConfigError for a bad folder.
     """
@@ -127,45 +129,44 @@ def _prepare(
 
 
 def _supervised_log(folder: Path) -> TextIO:
-    """The daemon's own file: what goes to stderr then is what could not be written there."""
+    """The daemon's own file. Events that cannot be written there go to stderr."""
     from omlxd.service.logfiles import open_log
 
-    # A text stream in all but its typed ancestry.
+    # It is a text stream, though not by its type.
     return cast(TextIO, open_log(folder, sys.stderr))
 
 
 def _serve(
-    door: "Door | Exception",
+    opened: "OpenPort | Exception",
     tenant: "tenure.Tenant",
     lock: "InstanceLock",
     log: TextIO | None,
 ) -> int:
-    """The daemon in its data folder. Raises what kept the port from being taken."""
-    if not isinstance(door, Door):
-        raise door
-    from omlxd.daemon.instance import instance_at
+    """Run the daemon in its data folder. Raises the error of ``_take_port``."""
+    if not isinstance(opened, OpenPort):
+        raise opened
     from omlxd.daemon.listeners import open_listeners
-    from omlxd.daemon.surroundings import Process
+    from omlxd.daemon.process import Instance, ProcessHooks
 
-    doors = open_listeners(door.config, door.listener)
+    listeners = open_listeners(opened.config, opened.listener)
     try:
-        host, port = doors.tcp.getsockname()[:2]
+        host, port = listeners.tcp.getsockname()[:2]
         lock.announce(host, port)
         from omlxd.daemon.main import serve
 
-        process = Process(
+        hooks = ProcessHooks(
             log=log,
-            leaving=lambda code: _leave(tenant, lock, code),
-            stop_asked=early_stop.asked,
+            before_exit=lambda code: _leave(tenant, lock, code),
+            stop_asked=stop_was_asked,
         )
-        instance = instance_at(lock.record.instance_id, host, port, since=door.since)
-        return serve(door.config, doors, instance, process)
+        instance = Instance(lock.record.instance_id, host, port, since=opened.since)
+        return serve(opened.config, listeners, instance, hooks)
     finally:
-        doors.leave()
+        listeners.remove_files()
 
 
 def _leave(tenant: "tenure.Tenant", lock: "InstanceLock", code: int) -> int:
-    """What unwinding would have done, for an exit that cannot wait for it; the exit code."""
+    """Do what unwinding would do, for an exit that cannot wait for it. Returns the exit code."""
     from omlxd.service import tenure
 
     code = tenure.note_ending(tenant, lock, code)

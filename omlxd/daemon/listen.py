@@ -1,4 +1,4 @@
-"""Binds the port before anything heavy is imported, and tells who holds a taken one."""
+"""Binds the port before anything heavy is imported, and finds who holds a taken one."""
 
 import errno
 import os
@@ -9,9 +9,9 @@ from omlxd.errors import ConfigError, PortTaken
 
 BACKLOG = 512
 PROBE = 0.1
-"""Seconds for a connection within this machine; nobody there refuses it at once."""
+"""Seconds to connect within this machine, where a closed port refuses at once."""
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""What the machine has too little of; another start may do better."""
+"""The machine has too little of something now; a later start may succeed."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -42,8 +42,8 @@ def bound(host: str, port: int) -> socket.socket:
     )[0]
     if port and _answers(family, address):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    # With its protocol named: asyncio sets TCP_NODELAY only on connections that say they are TCP,
-    # and without it each answer waits 40 ms for the client's delayed acknowledgement.
+    # The protocol must be named: asyncio sets TCP_NODELAY only on connections that say they are
+    # TCP. Without it each answer waits 40 ms for the client's delayed acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # A port in TIME_WAIT after our own restart is free to take again.
@@ -57,20 +57,20 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def _answers(family: int, address: tuple[Any, ...]) -> bool:
-    """Whether somebody listens there already. With SO_REUSEADDR macOS lets one address be bound
-    although another process holds all of them, and the other way round."""
+    """Whether a process listens there already. With SO_REUSEADDR macOS allows to bind one address
+    while another process has bound all of them, and the other way round."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE)
         try:
             probe.connect(address)
-            # A socket that was given this very port for its own end has reached itself.
+            # The socket may have been given this port itself, and then it has reached itself.
             return bool(probe.getsockname() != probe.getpeername())
         except OSError:
             return False
 
 
 def holder(host: str, port: int) -> str:
-    """Who listens there, as far as the system tells an ordinary user."""
+    """Who listens there, as far as an ordinary user may know."""
     running, process = _omlxd_instance(host, port), _process(host, port)
     if running is None:
         unseen = "another process (this user may not see which)"
@@ -87,7 +87,7 @@ def _omlxd_instance(host: str, port: int) -> str | None:
 
 
 def _process(host: str, port: int) -> tuple[str, int] | None:
-    """Name and pid of who listens there, or where that address is taken with others."""
+    """Name and pid of the process that listens there, or on all addresses."""
     import psutil
 
     wanted = _addresses(host, port)
@@ -115,7 +115,7 @@ def _addresses(host: str, port: int) -> frozenset[str]:
 
 
 def _are_one(one: str, other: str) -> bool:
-    """Whether who listens at one of them keeps the other from being bound."""
+    """Whether a listener on one of them prevents binding the other."""
     for every, single in ((one, other), (other, one)):
         if every == "::" or (every == "0.0.0.0" and ":" not in single):
             return True

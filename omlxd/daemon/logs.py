@@ -1,4 +1,4 @@
-"""Sets structlog up once: one event a line, JSON or for people."""
+"""Sets structlog up once: one event a line, as JSON or for people."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ from omlxd.config.options import LogFormat, LogOptions
 
 
 class _Unfailing(io.TextIOBase):
-    """A log may be lost, with the terminal or the pipe that it went to; never what is logged."""
+    """A stream whose writes never fail: a closed terminal or pipe loses the log, and no more."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -32,8 +32,8 @@ class _Unfailing(io.TextIOBase):
 
 
 def configure(options: LogOptions, stream: TextIO | None = None) -> None:
-    """Route structlog and the standard library's loggers to ``stream``, which never raises for
-    the disk's sake (default: stderr, whose failures are passed over)."""
+    """Send structlog and the standard library's loggers to ``stream``, whose writes must not fail
+    on a full disk. The default is stderr, with its failures ignored."""
     out = cast(TextIO, _Unfailing(sys.stderr)) if stream is None else stream
     people = options.format is LogFormat.CONSOLE or (
         options.format is LogFormat.AUTO and out.isatty()
@@ -47,7 +47,7 @@ def configure(options: LogOptions, stream: TextIO | None = None) -> None:
         [
             structlog.dev.ConsoleRenderer(
                 colors=out.isatty(),
-                # The default one shows local variables, and prompts are among them.
+                # The default one shows local variables, such as prompts.
                 exception_formatter=structlog.dev.plain_traceback,
             )
         ]
@@ -70,5 +70,5 @@ def configure(options: LogOptions, stream: TextIO | None = None) -> None:
     )
     root = logging.getLogger()
     root.handlers = [bridge]
-    # Libraries tell people nothing at INFO that our own events do not.
+    # What libraries say at INFO, our own events say too.
     root.setLevel(max(threshold, logging.WARNING))

@@ -15,11 +15,10 @@ from typing import Any
 import structlog
 
 from omlxd.config.load import Config
-from omlxd.daemon.instance import Instance
 from omlxd.daemon.listeners import Listeners
 from omlxd.daemon.logs import configure
-from omlxd.daemon.stop_signals import stop_signals
-from omlxd.daemon.surroundings import Process
+from omlxd.daemon.process import Instance, ProcessHooks
+from omlxd.daemon.signals import ignore_stop_signals, stop_signals
 from omlxd.errors import ShuttingDown
 from omlxd.host.clock import continuous_clock
 from omlxd.host.glibc import bound_free_ends
@@ -28,30 +27,29 @@ from omlxd.store import sweep
 log = structlog.get_logger(__name__)
 
 EXIT_RESTART = 75
-"""Something died; whoever supervises us should start us again (EX_TEMPFAIL of sysexits.h)."""
+"""A part failed; the supervisor should start us again (EX_TEMPFAIL of sysexits.h)."""
 SHORT_WAIT = 0.2
-"""Seconds that idle threads are given to end when the limit is over already."""
+"""Seconds that idle threads still get when the limit has passed already."""
 THREAD_POLL = 0.01
 THREAD_SWITCH = 0.0005
-"""Seconds the device thread's Python may keep the interpreter when the loop wants it; with the
-default of 0.005 that wait is most of what an answer takes."""
+"""Seconds until the device thread gives the interpreter to the loop. With Python's default of 0.005
+this wait is most of the time of a small request."""
 
 
-def serve(config: Config, doors: Listeners, instance: Instance, process: Process) -> int:
-    """Run the daemon behind ``doors`` until it is asked to stop; the exit code."""
+def serve(config: Config, listeners: Listeners, instance: Instance, hooks: ProcessHooks) -> int:
+    """Run the daemon on ``listeners`` until it is asked to stop; the exit code."""
     faulthandler.enable()
     bound_free_ends()
     sys.setswitchinterval(THREAD_SWITCH)
-    configure(config.log, process.log)
+    configure(config.log, hooks.log)
     if config.strange_variables:
         log.warning("variables_ignored", names=config.strange_variables, reason="not options")
     log.info("listening", url=instance.url, instance=instance.id, version=instance.version)
     try:
-        return asyncio.run(Daemon(config, doors, instance, process).run())
+        return asyncio.run(Daemon(config, listeners, instance, hooks).run())
     finally:
-        # The loop has let go of them, and a further one must not cut the leaving short.
-        for number in stop_signals():
-            signal.signal(number, signal.SIG_IGN)
+        # The loop no longer handles them, and a second one must not cut the exit short.
+        ignore_stop_signals()
 
 
 class _Countdown:
@@ -65,17 +63,17 @@ class _Countdown:
 
 
 class Daemon:
-    """One run: parts are made in ``_build``, and end in the opposite order."""
+    """One run of all parts. They end in the opposite order of their start."""
 
     def __init__(
-        self, config: Config, doors: Listeners, instance: Instance, process: Process
+        self, config: Config, listeners: Listeners, instance: Instance, hooks: ProcessHooks
     ) -> None:
         self._config = config
-        self._doors = doors
+        self._listeners = listeners
         self._instance = instance
-        self._process = process
+        self._hooks = hooks
         self._stop_asked = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._force_exit = asyncio.Event()
         self._died: str | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._executor = ThreadPoolExecutor(thread_name_prefix="off-loop")
@@ -85,18 +83,18 @@ class Daemon:
         loop.set_default_executor(self._executor)
         for number in stop_signals():
             loop.add_signal_handler(number, self._signalled, number)
-        if self._process.stop_asked():
+        if self._hooks.stop_asked():
             return 0
-        # Until it is ready there is nothing to collect, and looking takes a third of the start.
+        # The start makes no garbage, and collecting would take a third of it.
         gc.disable()
-        # Imported here: the port listens by now, and these take most of the start.
+        # Imported here, since it takes most of the start and the port listens already.
         from omlxd.daemon.parts import build
 
         if left := sweep(self._config.paths.state):
             log.info("interrupted_writes_removed", files=left)
         parts = build(
             self._config,
-            self._doors,
+            self._listeners,
             self._instance,
             on_death=self._part_died,
         )
@@ -112,14 +110,14 @@ class Daemon:
     async def _start(self, parts: Any) -> None:
         info = await parts.engine.ready()
         log.info("runtime_ready", backend=info.name, device=info.device_name)
-        # What the imports made is here to stay: to look through it at each load and unload
-        # would stop every thread for a tenth of a second.
+        # What the imports made stays. To scan it at each load and unload would stop every thread
+        # for a tenth of a second.
         gc.enable()
         gc.collect()
         gc.freeze()
         await parts.guard.begin()
         await parts.pool.start()
-        parts.life.started()
+        parts.lifecycle.started()
         log.info("ready", after=self._age())
 
     def _age(self) -> float:
@@ -127,23 +125,23 @@ class Daemon:
         return round(continuous_clock() - self._instance.since, 3)
 
     async def _stop(self, parts: Any) -> int:
-        """Drain, cancel, unload, leave; past the limit a running step is not waited for."""
-        parts.life.drain()
+        """Drain, cancel, unload, exit. After the limit a running step is not waited for."""
+        parts.lifecycle.drain()
         config = self._config.server
         if self._died is None:
-            if await parts.life.idle(config.drain_limit, self._hurry):
+            if await parts.lifecycle.idle(config.drain_limit, self._force_exit):
                 log.info("drained")
             else:
-                hurried = self._hurry.is_set()
-                log.info("drain_ended_by_signal" if hurried else "drain_limit_passed")
+                forced = self._force_exit.is_set()
+                log.info("drain_ended_by_signal" if forced else "drain_limit_passed")
         left = _Countdown(config.stop_limit)
         over = ShuttingDown("The server is shutting down.", retry_after=5.0)
         parts.open_requests.abort(over)
         parts.engine.abort(None, over)
-        await parts.life.idle(left() / 2, asyncio.Event())
+        await parts.lifecycle.idle(left() / 2, asyncio.Event())
         await self._within(left(), "pool", parts.pool.stop())
         engine_left = await parts.engine.stop(left())
-        # Until here it guards what still runs; its end lets go of who follows its decisions.
+        # It guards until nothing runs. Its end ends the streams of those who follow it.
         self._tasks["enforcer"].cancel()
         parts.server.stop(left())
         http = self._tasks["http"]
@@ -153,8 +151,8 @@ class Daemon:
         code = 0 if self._died is None else EXIT_RESTART
         log.info("stopped", code=code, died=self._died)
         if not (engine_left and http.done() and threads_left):
-            self._doors.leave()
-            os._exit(self._process.leaving(code))
+            self._listeners.remove_files()
+            os._exit(self._hooks.before_exit(code))
         return code
 
     async def _within(self, limit: float, part: str, work: Coroutine[Any, Any, None]) -> None:
@@ -164,8 +162,8 @@ class Daemon:
             log.warning("stop_limit_passed", part=part)
 
     async def _threads_end(self, limit: float) -> bool:
-        """False when one is in a call that does not return, such as a read from a volume that
-        hangs: the interpreter would wait for it for ever."""
+        """False when a thread is in a call that does not return, such as a read from a volume that
+        hangs. The interpreter would wait for it without limit."""
         main = threading.main_thread()
         self._executor.shutdown(wait=False)
         left = _Countdown(max(limit, SHORT_WAIT))
@@ -202,8 +200,8 @@ class Daemon:
         self._stop_asked.set()
 
     def _signalled(self, number: int) -> None:
-        # A terminal that closes sends it several times: by its shell and by the kernel.
+        # A closing terminal sends SIGHUP twice: from its shell and from the kernel.
         if self._stop_asked.is_set() and number != signal.SIGHUP:
-            self._hurry.set()
+            self._force_exit.set()
         self._stop_asked.set()
         log.info("signal", signal=signal.Signals(number).name)

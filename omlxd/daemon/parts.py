@@ -1,5 +1,6 @@
-"""Builds every part of the daemon and hands each what it needs; nothing runs yet."""
+"""Builds every part of the daemon, and gives each what it needs. Nothing runs yet."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -10,16 +11,14 @@ from omlxd.api.app import create_app
 from omlxd.api.guard_view import status_keys
 from omlxd.api.keys import KeyRing
 from omlxd.api.open_requests import OpenRequests
-from omlxd.api.services import Identity, Services
+from omlxd.api.services import Identity, ServerPhase, Services
 from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.tokenizer import load_tokenizer
 from omlxd.config.load import Config
-from omlxd.daemon.connection import ConnectionLimits
 from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
-from omlxd.daemon.instance import Instance
-from omlxd.daemon.lifecycle import Lifecycle
 from omlxd.daemon.listeners import Listeners
-from omlxd.daemon.server import HttpServer
+from omlxd.daemon.process import Instance
+from omlxd.daemon.server import ConnectionLimits, HttpServer
 from omlxd.enforcer.readers import AllocatorSampler, HostReader
 from omlxd.engine.handle import Engine
 from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
@@ -33,6 +32,39 @@ from omlxd.pool.pool import EnginePool
 from omlxd.pool.ports import PoolPorts
 from omlxd.text.template import PromptMaker
 
+IDLE_POLL = 0.02
+"""Seconds between two looks at the open requests, while the daemon waits for their end."""
+
+
+class Lifecycle:
+    """The phase of the server: starting, ready, draining. It never goes back."""
+
+    def __init__(self, open_requests: Callable[[], int]) -> None:
+        self._phase = ServerPhase.STARTING
+        self._open_requests = open_requests
+
+    @property
+    def phase(self) -> ServerPhase:
+        return self._phase
+
+    def started(self) -> None:
+        if self._phase is ServerPhase.STARTING:
+            self._phase = ServerPhase.READY
+
+    def drain(self) -> None:
+        self._phase = ServerPhase.DRAINING
+
+    async def idle(self, limit: float, force_exit: asyncio.Event) -> bool:
+        """Wait until no request is open. False after ``limit`` seconds, or when ``force_exit`` is
+        set before."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limit
+        while self._open_requests():
+            if force_exit.is_set() or loop.time() >= end:
+                return False
+            await asyncio.sleep(IDLE_POLL)
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -41,14 +73,14 @@ class Parts:
     host: Host
     guard: Guard
     open_requests: OpenRequests
-    life: Lifecycle
+    lifecycle: Lifecycle
     sleep_inhibitor: SleepInhibitor
     server: HttpServer
 
 
 def build(
     config: Config,
-    doors: Listeners,
+    listeners: Listeners,
     instance: Instance,
     *,
     on_death: Callable[[str, BaseException], None],
@@ -68,7 +100,7 @@ def build(
     )
     runtime = AllocatorSampler(engine, clock, working=lambda: bool(engine.requests()))
     host = open_host(runtime.memory())
-    # The guard looks at the pool and the pool wakes the guard: one of them comes second.
+    # The guard reads the pool and the pool wakes the guard, so one of them is made later.
     reader = HostReader(host, SleepWatch(), woke_up=lambda: guard.enforcer.wake(active=True))
     ports = PoolPorts(
         engine=engine,
@@ -111,7 +143,7 @@ def build(
         ),
         queue_deadline=config.models.queue_deadline,
     )
-    life = Lifecycle(lambda: len(open_requests))
+    lifecycle = Lifecycle(lambda: len(open_requests))
     app = create_app(
         Services(
             identity=_identity(instance),
@@ -119,22 +151,22 @@ def build(
             library=library,
             pool=pool,
             prompts=PromptMaker(config.text),
-            phase=lambda: life.phase,
+            phase=lambda: lifecycle.phase,
             requests=engine.requests,
             open_requests=open_requests,
             max_sequences=config.engine.max_concurrent + config.engine.max_waiting,
             guard=guard.control,
             guard_status=lambda: status_keys(guard.control),
             keys=KeyRing(
-                doors.keys,
-                extra=[] if doors.local_key is None else [doors.local_key],
-                open_when_empty=doors.on_loopback,
+                listeners.keys,
+                extra=[] if listeners.local_key is None else [listeners.local_key],
+                open_when_empty=listeners.on_loopback,
             ),
         )
     )
     limits = ConnectionLimits(config.server.max_connections, config.server.head_timeout)
-    server = HttpServer(app, doors.listeners, limits)
-    return Parts(engine, pool, host, guard, open_requests, life, sleep_inhibitor, server)
+    server = HttpServer(app, listeners.sockets, limits)
+    return Parts(engine, pool, host, guard, open_requests, lifecycle, sleep_inhibitor, server)
 
 
 def _identity(instance: Instance) -> Identity:

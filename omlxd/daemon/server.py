@@ -1,19 +1,140 @@
-"""uvicorn on sockets that listen already, with its signal handling left to the daemon."""
+"""The HTTP server: uvicorn on sockets that listen already, with limits on its connections."""
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
+import h11
+import structlog
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from omlxd.daemon.connection import ConnectionLimits, connections_within
+from omlxd.units import KiB
 
+log = structlog.get_logger(__name__)
+
+LINGER: Final = 2.0
+"""Seconds a client may go on sending its body when the answer was complete before it."""
+AHEAD: Final = 64 * KiB
+"""Bytes of a next request that are read while one is answered."""
 HEADER_LIMIT = 64 * 1024
 KEEP_ALIVE_SECONDS = 30
 DATE_SECONDS = 1.0
-"""Between two looks at the clock for the ``date`` header."""
+"""How often the ``date`` header is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Attributes:
+    most: open connections; further ones get 503.
+    head_seconds: how long the headers of a request may take, from its first byte or from the
+        opening of the connection.
+    """
+
+    most: int
+    head_seconds: float
+
+
+class Connection(H11Protocol):
+    """As uvicorn's, with limits of time for headers and for the rest of a body.
+
+    It also sees that a client has left which had sent more than one request."""
+
+    limits: ClassVar[ConnectionLimits]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._timer: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.most:
+            log.warning("connection_refused", open=len(self.connections) - 1)
+            self._refuse(503, "too_many_connections", "The server has too many connections open.")
+            return
+        self._start_timer(self.limits.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            # The body has limits of its own. After an early answer the timer is LINGER.
+            if not self._answered_early:
+                self._stop_timer()
+        elif self.conn.trailing_data[0]:
+            self._start_timer(self.limits.head_seconds)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        # uvicorn stops reading at a second request, so it would not see the client leave.
+        if self.conn.their_state is h11.DONE and 0 < len(self.conn.trailing_data[0]) < AHEAD:
+            self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        early = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if early:
+            self._start_timer(LINGER)
+
+    def shutdown(self) -> None:
+        """As uvicorn's, but it does not wait for the rest of a body."""
+        unfinished = self.cycle is not None and not self.cycle.response_started
+        if unfinished and self.conn.their_state is h11.SEND_BODY:
+            log.warning("request_refused", code="shutting_down", reason="its body never ended")
+            self._refuse(503, "shutting_down", "The server is shutting down.")
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        text = "This is not valid HTTP, or the head of the request is too large."
+        self._refuse(400, "invalid_http", text)
+
+    @property
+    def _answered_early(self) -> bool:
+        return self.cycle is not None and self.cycle.response_complete
+
+    def _start_timer(self, seconds: float) -> None:
+        if self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._refuse(408, "request_too_slow", "The head of the request took too long.")
+        elif self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self.transport.close()
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answer here, since the application was not asked or did not answer."""
+        kind = "service_unavailable" if status == 503 else "invalid_request_error"
+        error = {"message": message, "type": kind, "param": None, "code": code}
+        body = json.dumps({"error": error}).encode()
+        head = (
+            f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n"
+        ) + ("retry-after: 1\r\n" if status == 503 else "")
+        self.transport.write(head.encode() + b"\r\n" + body)
+        self.transport.close()
+
+
+def connections_within(within: ConnectionLimits) -> type[Connection]:
+    """A class of connections with these limits, as uvicorn makes the objects itself."""
+
+    class Limited(Connection):
+        limits = within
+
+    return Limited
 
 
 class _Server(uvicorn.Server):
@@ -27,7 +148,7 @@ class _Server(uvicorn.Server):
         self.accepting.set()
 
     async def main_loop(self) -> None:
-        """As uvicorn's, which wakes ten times a second to see whether it should end."""
+        """As uvicorn's, which wakes up ten times a second to see whether it should end."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ending.wait(), DATE_SECONDS)
@@ -70,7 +191,7 @@ class HttpServer:
             self._server.accepting.set()
 
     async def accepting(self) -> None:
-        """Return once requests are answered, or never will be."""
+        """Return as soon as requests are answered, or the server has failed to start."""
         await self._server.accepting.wait()
 
     def stop(self, limit: float) -> None:

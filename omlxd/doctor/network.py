@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omlxd.daemon.listen import bound
-from omlxd.daemon.local_socket import check_local_socket
+from omlxd.daemon.listeners import check_local_socket
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.errors import ConfigError, PortTaken
 from omlxd.instance import RECORD, Health, Healthy, InstanceRecord

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.daemon.local_socket import LocalSocket, check_local_socket, open_local_socket
+from omlxd.daemon.listeners import LocalSocket, check_local_socket, open_local_socket
 from omlxd.errors import ConfigError, PortTaken
 
 

@@ -149,10 +149,10 @@ def kill():
     for _ in range(1000): pass
 class Falls:
     __del__ = lambda self: kill()
-leave = omlxd.daemon.listeners.Listeners.leave
+remove = omlxd.daemon.listeners.Listeners.remove_files
 serve = omlxd.daemon.main.serve
 omlxd.daemon.main.serve = lambda *given: (Falls(), serve)[1](*given)
-omlxd.daemon.listeners.Listeners.leave = lambda self: (kill(), leave(self))
+omlxd.daemon.listeners.Listeners.remove_files = lambda self: (kill(), remove(self))
 """
 
 

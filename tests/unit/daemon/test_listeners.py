@@ -1,4 +1,4 @@
-"""What the doors are called, and how much room they get."""
+"""Loopback addresses, the key of a run, and the limit of open files."""
 
 import resource
 import stat
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from omlxd.api.key_file import LOCAL_FILE, Scope, digest
-from omlxd.daemon.file_limit import SPARE, make_room
 from omlxd.daemon.listeners import is_loopback, write_local_key
+from omlxd.daemon.process import SPARE_FILES, raise_file_limit
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1"])
@@ -41,7 +41,7 @@ def test_a_folder_that_takes_nothing_costs_the_key_and_not_the_daemon(tmp_path: 
 @pytest.mark.parametrize(
     ("limits", "after"),
     [
-        ((256, resource.RLIM_INFINITY), 512 + SPARE),
+        ((256, resource.RLIM_INFINITY), 512 + SPARE_FILES),
         ((256, 800), 800),
         ((256, 256), 256),
         ((65536, 65536), 65536),
@@ -54,5 +54,5 @@ def test_the_file_limit_is_raised_as_far_as_it_goes_and_never_lowered(
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: set_to.append(new))
-    assert make_room(512) == after
+    assert raise_file_limit(512) == after
     assert set_to == ([] if after == limits[0] else [(after, limits[1])])

@@ -8,23 +8,23 @@ import pytest
 
 from omlxd.config.load import load
 from omlxd.daemon import parts
-from omlxd.daemon.instance import instance_at
+from omlxd.daemon.process import Instance
 
 
 def built(home: Path) -> parts.Parts:
-    doors: Any = SimpleNamespace(
-        keys=home / "keys.json", local_key=None, listeners=[], on_loopback=True
+    listeners: Any = SimpleNamespace(
+        keys=home / "keys.json", local_key=None, sockets=[], on_loopback=True
     )
     config = load({}, {}, home=str(home))
-    instance = instance_at("one", "127.0.0.1", 8484, since=0.0)
-    return parts.build(config, doors, instance, on_death=lambda part, error: None)
+    instance = Instance("one", "127.0.0.1", 8484, since=0.0)
+    return parts.build(config, listeners, instance, on_death=lambda part, error: None)
 
 
 def test_the_uptime_counts_from_the_moment_at_which_the_port_listened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parts, "continuous_clock", lambda: 7.5)
-    made = parts._identity(instance_at("one", "127.0.0.1", 8484, since=5.0))
+    made = parts._identity(Instance("one", "127.0.0.1", 8484, since=5.0))
     assert made.uptime == 2.5
 
 

@@ -8,8 +8,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from omlxd.daemon.connection import Connection, ConnectionLimits, connections_within
-from omlxd.daemon.server import HttpServer
+from omlxd.daemon.server import Connection, ConnectionLimits, HttpServer, connections_within
 from tests.support.virtual_time import run_virtually
 
 

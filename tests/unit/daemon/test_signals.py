@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from omlxd.daemon.stop_signals import stop_signals
+from omlxd.daemon.signals import stop_signals
 
 
 @pytest.fixture(autouse=True)
