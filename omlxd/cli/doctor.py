@@ -126,23 +126,22 @@ def examine(context: "Context") -> "Iterator[Finding]":
 def _machine(context: "Context", config: "Config") -> "Iterator[Finding]":
     import platform
 
-    from omlxd.doctor import memory, runtime
-    from omlxd.doctor.runtime import RuntimeFacts
+    from omlxd.doctor import machine
     from omlxd.host.clock import continuous_clock
     from omlxd.host.protocol import RuntimeMemory
     from omlxd.host.select import open_host
 
-    yield runtime.check_python(
+    yield machine.check_python(
         context.python, sys.version_info[:2], f"Python {platform.python_version()}"
     )
-    found = runtime.probe()
-    yield runtime.check_mlx(found)
-    gpu = runtime.check_gpu(found, context.machine.platform)
+    found = machine.probe_runtime()
+    yield machine.check_mlx(found)
+    gpu = machine.check_gpu(found, context.machine.platform)
     if gpu is not None:
         yield gpu
-    working_set = found.working_set if isinstance(found, RuntimeFacts) else None
+    working_set = found.working_set if isinstance(found, machine.RuntimeInfo) else None
     host = RuntimeMemory(working_set=lambda: working_set)
-    yield from memory.check_memory(
+    yield from machine.check_memory(
         lambda: open_host(host), config.guard.policy(), continuous_clock()
     )
 
@@ -175,8 +174,8 @@ def _files(context: "Context", config: "Config", account: "Account | None") -> "
     if account is None:
         yield from files.check_usable(config.paths)
     job = context.job_of(account)
-    if context.written is not None:
-        job = replace(job, interpreter=context.written.interpreter)
+    if context.definition is not None:
+        job = replace(job, interpreter=context.definition.interpreter)
     yield from files.check_account(job)
     yield files.check_keys(config.paths, account)
 
@@ -190,7 +189,7 @@ def _service_and_daemon(
 
 def _service(context: "Context", config: "Config") -> "Generator[Finding, None, bool]":
     """Whether the daemon of this folder is the service's, or would be."""
-    from omlxd.doctor import job
+    from omlxd.doctor import daemon
     from omlxd.doctor.finding import ok, warn
     from omlxd.errors import ServiceFailed
     from omlxd.service import control, interpreter
@@ -202,9 +201,11 @@ def _service(context: "Context", config: "Config") -> "Generator[Finding, None, 
         verdict = warn if context.machine.platform == "darwin" else ok
         yield verdict("service", error.message)
         return False
-    yield from job.check_service(status, context.executable, interpreter.objections(context.python))
+    yield from daemon.check_service(
+        status, context.executable, interpreter.problems(context.python)
+    )
     if status.installed:
-        yield from job.check_patience(config.server.drain_limit, config.server.stop_limit)
+        yield from daemon.check_stop_limits(config.server.drain_limit, config.server.stop_limit)
     record = status.record
     ours = status.installed and status.elsewhere is None
     return ours and (record is None or control.is_job(status.job, record))
@@ -216,30 +217,30 @@ def _daemon(
     from omlxd import instance
     from omlxd.api.key_file import path_in, read_keys
     from omlxd.daemon.listen import holder
-    from omlxd.doctor import network
+    from omlxd.doctor import daemon
     from omlxd.errors import ConfigError
 
     running = instance.running(config.paths.state)
     server = config.server
-    yield network.check_port(server.host, server.port, running, serviced=serviced, holder=holder)
+    yield daemon.check_port(server.host, server.port, running, serviced=serviced, holder=holder)
     if server.socket is not None:
-        yield network.check_socket(server.socket, running, account, serviced=serviced)
+        yield daemon.check_socket(server.socket, running, account, serviced=serviced)
     with contextlib.suppress(ConfigError):  # the check of the keys has said it
         owner = None if account is None else account.uid
         any_key = bool(read_keys(path_in(config.paths.state), owner=owner))
-        yield network.check_reach(server.host, any_key=any_key)
+        yield daemon.check_reach(server.host, any_key=any_key)
     answer = instance.ask_health(running.url) if running is not None and running.url else None
     if running is None and instance.is_held(config.paths.state):
-        yield network.unrecorded(config.paths.state)
+        yield daemon.unrecorded(config.paths.state)
     else:
-        yield network.check_health(running, answer, serviced=serviced)
+        yield daemon.check_health(running, answer, serviced=serviced)
     if running is not None and isinstance(answer, instance.Healthy):
         yield from _guard(running, config.paths.state)
 
 
 def _guard(running: "InstanceRecord", state: "Path") -> "Iterator[Finding]":
     from omlxd.cli.client import Daemon, Refused, Unreachable, key_for
-    from omlxd.doctor import network
+    from omlxd.doctor.daemon import check_guard
     from omlxd.doctor.finding import fail
 
     assert running.url is not None
@@ -250,4 +251,4 @@ def _guard(running: "InstanceRecord", state: "Path") -> "Iterator[Finding]":
         yield fail("guard", str(error))
         return
     if isinstance(status, dict):
-        yield network.check_guard(status)
+        yield check_guard(status)

@@ -13,8 +13,7 @@ from omlxd.daemon.signals import stop_was_asked
 if TYPE_CHECKING:
     from omlxd.config.load import Config
     from omlxd.config.options import LogOptions
-    from omlxd.service import tenure
-    from omlxd.service.single_instance import InstanceLock
+    from omlxd.service.daemon_run import DaemonRun, InstanceLock
 
 
 def add_arguments(commands: Any) -> None:
@@ -48,16 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
     # The port comes first: the imports below take long, and clients would be refused meanwhile.
     opened = _take_port(arguments)
     try:
-        tenant, log = _prepare(
+        daemon_run, log = _prepare(
             arguments, opened.config.log if isinstance(opened, OpenPort) else None
         )
     except Exception as error:  # noqa: BLE001 — nothing below us could record or count it
         return _give_up(error, supervised=arguments.supervised)
 
-    from omlxd.service import tenure
-
     try:
-        return tenure.run(tenant, lambda lock: _serve(opened, tenant, lock, log))
+        return daemon_run.run(lambda lock: _serve(opened, daemon_run, lock, log))
     finally:
         if isinstance(opened, OpenPort):
             opened.listener.close()
@@ -86,7 +83,7 @@ class OpenPort:
 
 
 def _take_port(arguments: argparse.Namespace) -> "OpenPort | Exception":
-    """The open port, or the error: ``tenure`` reports, records and counts it later."""
+    """The open port, or the error: ``_serve`` raises it, so that it is recorded and counted."""
     try:
         from omlxd.config.load import FLAGS, load
         from omlxd.daemon.listen import listen
@@ -104,7 +101,7 @@ def _take_port(arguments: argparse.Namespace) -> "OpenPort | Exception":
 
 def _prepare(
     arguments: argparse.Namespace, options: "LogOptions | None"
-) -> "tuple[tenure.Tenant, TextIO | None]":
+) -> "tuple[DaemonRun, TextIO | None]":
     """Who runs where, and the log of a supervised run. Events go there from now on, else to stderr.
 
     Raises ConfigError for a bad folder.
@@ -113,10 +110,10 @@ def _prepare(
     from omlxd.config.options import LogOptions
     from omlxd.config.paths import named_paths
     from omlxd.daemon.logs import configure
-    from omlxd.service import tenure
+    from omlxd.service.daemon_run import DaemonRun
 
     found = named_paths(os.environ, home=arguments.home, config_file=arguments.config)
-    tenant = tenure.Tenant(
+    daemon_run = DaemonRun(
         state=found.state,
         logs=found.logs,
         version=__version__,
@@ -125,12 +122,12 @@ def _prepare(
     )
     log = _supervised_log(found.logs) if arguments.supervised else None
     configure(options or LogOptions(), log)
-    return tenant, log
+    return daemon_run, log
 
 
 def _supervised_log(folder: Path) -> TextIO:
     """The daemon's own file. Events that cannot be written there go to stderr."""
-    from omlxd.service.logfiles import open_log
+    from omlxd.service.log_files import open_log
 
     # It is a text stream, though not by its type.
     return cast(TextIO, open_log(folder, sys.stderr))
@@ -138,7 +135,7 @@ def _supervised_log(folder: Path) -> TextIO:
 
 def _serve(
     opened: "OpenPort | Exception",
-    tenant: "tenure.Tenant",
+    daemon_run: "DaemonRun",
     lock: "InstanceLock",
     log: TextIO | None,
 ) -> int:
@@ -156,7 +153,7 @@ def _serve(
 
         hooks = ProcessHooks(
             log=log,
-            before_exit=lambda code: _leave(tenant, lock, code),
+            before_exit=lambda code: _leave(daemon_run, lock, code),
             stop_asked=stop_was_asked,
         )
         instance = Instance(lock.record.instance_id, host, port, since=opened.since)
@@ -165,10 +162,8 @@ def _serve(
         listeners.remove_files()
 
 
-def _leave(tenant: "tenure.Tenant", lock: "InstanceLock", code: int) -> int:
+def _leave(daemon_run: "DaemonRun", lock: "InstanceLock", code: int) -> int:
     """Do what unwinding would do, for an exit that cannot wait for it. Returns the exit code."""
-    from omlxd.service import tenure
-
-    code = tenure.note_ending(tenant, lock, code)
+    code = daemon_run.record_exit(lock, code)
     lock.release()
     return code

@@ -117,20 +117,20 @@ def _install(context: "Context") -> int:
         sys.stdout.write(definition.decode())
         return 0
     context.check_interpreter(force=arguments.force)
-    offer = install.Offer(
+    request = install.InstallRequest(
         job=job,
         definition=definition,
         version=__version__,
         others=machine.other_places(context.machine, supervisor),
         restart=arguments.restart,
     )
-    done = install.install(supervisor, offer, context.watch(), context.machine.pace)
+    done = install.install(supervisor, request, context.watch(), context.machine.clock)
     what = {
-        install.Course.KEEP: "was installed already and is healthy",
-        install.Course.RESTART: "was installed already; restarted, and it is healthy",
-        install.Course.LOAD: "is installed and healthy",
+        install.InstallAction.KEEP: "was installed already and is healthy",
+        install.InstallAction.RESTART: "was installed already; restarted, and it is healthy",
+        install.InstallAction.LOAD: "is installed and healthy",
     }
-    print(f"omlxd {what[done.course]}: {done.record.url} (pid {done.record.pid}).")
+    print(f"omlxd {what[done.action]}: {done.record.url} (pid {done.record.pid}).")
     print(f"  definition  {supervisor.definition}")
     print(f"  config      {context.paths.config_file}")
     print(f"  logs        {context.paths.logs}")
@@ -144,14 +144,16 @@ def _install(context: "Context") -> int:
 def _uninstall(context: "Context") -> int:
     from omlxd.service import uninstall
 
-    done = uninstall.uninstall(context.all_supervisors(), context.paths.state, context.machine.pace)
+    done = uninstall.uninstall(
+        context.all_supervisors(), context.paths.state, context.machine.clock
+    )
     for path in done.removed:
         print(f"removed {path}")
     print("The service is removed." if done.was_installed else "The service was not installed.")
     if not context.arguments.purge:
         print(f"Your configuration and data stay: {context.paths.config_file.parent}")
         return 0
-    deleted = uninstall.purge(context.belongings(), context.machine.user_home)
+    deleted = uninstall.purge(context.purge_paths(), context.machine.user_home)
     for path in deleted:
         print(f"deleted {path}")
     if not deleted:
@@ -163,7 +165,7 @@ def _uninstall(context: "Context") -> int:
 def _start(context: "Context") -> int:
     from omlxd.service import control
 
-    record = control.start(context.installed(), context.watch(), context.machine.pace)
+    record = control.start(context.installed(), context.watch(), context.machine.clock)
     print(f"omlxd runs: {record.url} (pid {record.pid}).")
     return 0
 
@@ -173,7 +175,7 @@ def _stop(context: "Context") -> int:
 
     disable = context.arguments.disable
     was_loaded = control.stop(
-        context.installed(), context.watch(), context.machine.pace, disable=disable
+        context.installed(), context.watch(), context.machine.clock, disable=disable
     )
     print("omlxd is stopped." if was_loaded else "omlxd was not running as a service.")
     if disable:
@@ -184,7 +186,7 @@ def _stop(context: "Context") -> int:
 def _restart(context: "Context") -> int:
     from omlxd.service import control
 
-    record = control.restart(context.installed(), context.watch(), context.machine.pace)
+    record = control.restart(context.installed(), context.watch(), context.machine.clock)
     print(f"omlxd was restarted: {record.url} (pid {record.pid}).")
     return 0
 
@@ -204,12 +206,12 @@ def _status(context: "Context") -> int:
 
 
 def _logs(context: "Context") -> int:
-    from omlxd.service import follow
-    from omlxd.service.names import LOG, STDERR
+    from omlxd.service.job import LOG, STDERR
+    from omlxd.service.log_files import follow, last_lines
 
     path = context.paths.logs / (STDERR if context.arguments.stderr else LOG)
     try:
-        for line in follow.last_lines(path, max(0, context.arguments.lines)):
+        for line in last_lines(path, max(0, context.arguments.lines)):
             print(line)
     except FileNotFoundError:
         print(f"omlxd: there is no log yet: {path}", file=sys.stderr)
@@ -219,7 +221,7 @@ def _logs(context: "Context") -> int:
         print(f"omlxd: cannot read {path}: {error.strerror}", file=sys.stderr)
         return EXIT_FAILED
     if context.arguments.follow:
-        for text in follow.follow(path, context.machine.pace.sleep):
+        for text in follow(path, context.machine.clock.sleep):
             sys.stdout.write(text)
             sys.stdout.flush()
     return 0

@@ -9,13 +9,13 @@ from omlxd.cli.home import service_paths
 from omlxd.config.paths import APP, Paths, absolute, standard_paths
 from omlxd.errors import ConfigError, ServiceFailed
 from omlxd.instance import ask_health
-from omlxd.service import interpreter, machine, remembered
-from omlxd.service.definition import Written
+from omlxd.service import control, interpreter, machine
+from omlxd.service.definition import Definition
 from omlxd.service.interpreter import Interpreter
 from omlxd.service.job import Account, JobSpec, carried_environment, is_odd
 from omlxd.service.machine import Machine
 from omlxd.service.supervisor import Supervisor
-from omlxd.service.uninstall import Belongings
+from omlxd.service.uninstall import PurgePaths
 from omlxd.service.watch import Watch
 
 
@@ -25,7 +25,7 @@ class Context:
     home: what ``--home`` says, absolute; None for the platform's own places.
     config_file: the configuration that was named; None when it is the one of the places.
     python: the interpreter that runs this command.
-    written: what the installed definition says.
+    definition: what the installed one says.
     carried: of the environment, what goes into the job.
     """
 
@@ -36,7 +36,7 @@ class Context:
     home: Path | None
     config_file: Path | None
     python: Interpreter
-    written: Written | None
+    definition: Definition | None
     carried: Mapping[str, str]
 
     @property
@@ -64,9 +64,9 @@ class Context:
     def means_system(self) -> bool:
         """Whether the daemon of the whole Mac is the only one, and was not asked for."""
         named = self.arguments.system or self.home is not None
-        if named or self.written is not None or self.machine.platform != "darwin":
+        if named or self.definition is not None or self.machine.platform != "darwin":
             return False
-        return machine.written(self.machine, system=True) is not None
+        return machine.definition(self.machine, system=True) is not None
 
     def runs_as(self) -> Account | None:
         """The account of the system daemon: as installed, else the owner of its data folder.
@@ -75,32 +75,31 @@ class Context:
         """
         if not self.arguments.system:
             return None
-        if self.written is not None and self.written.user is not None:
-            return machine.account(self.written.user)
+        if self.definition is not None and self.definition.user is not None:
+            return machine.account(self.definition.user)
         return machine.owner(self.paths.state)
 
     def daemon_environ(self, account: Account | None) -> Mapping[str, str]:
         """What the daemon sees of the environment, as far as it matters to us."""
         if account is None:
             return self.environ
-        own = {} if self.written is None else self.written.environment
+        own = {} if self.definition is None else self.definition.environment
         return {"XDG_CACHE_HOME": str(account.home / ".cache"), **own}
 
     def check_interpreter(self, *, force: bool) -> None:
         """Raises ServiceFailed with everything that speaks against this Python."""
-        found = interpreter.objections(self.python)
-        if any(o.final for o in found) or (found and not force):
-            texts = [o.text for o in found if o.final or not force]
-            hint = "" if any(o.final for o in found) else "\n(--force installs it all the same.)"
+        found = interpreter.problems(self.python)
+        if any(p.final for p in found) or (found and not force):
+            texts = [p.text for p in found if p.final or not force]
+            hint = "" if any(p.final for p in found) else "\n(--force installs it all the same.)"
             raise ServiceFailed("not installed: " + "\nand: ".join(texts) + hint)
 
     def watch(self) -> Watch:
-        return Watch(self.paths.state, ask_health, self.machine.pace)
+        return Watch(self.paths.state, ask_health, self.machine.clock)
 
     def installed(self) -> Supervisor:
-        known = remembered.recall(self.paths.state)
         return machine.installed_supervisor(
-            self.machine, None if known is None else known.domain, system=self.arguments.system
+            self.machine, control.installed_domain(self.paths.state), system=self.arguments.system
         )
 
     def all_supervisors(self) -> tuple[Supervisor, ...]:
@@ -108,11 +107,11 @@ class Context:
         main = self.installed()
         return (main, *machine.other_places(self.machine, main))
 
-    def belongings(self) -> Belongings:
+    def purge_paths(self) -> PurgePaths:
         usual = [standard_paths(self.home, None).config_file]
         if self.home is None and (folder := self.carried.get("XDG_CONFIG_HOME")):
             usual.append(Path(folder) / APP / usual[0].name)
-        return Belongings(
+        return PurgePaths(
             config_file=self.paths.config_file if self.paths.config_file in usual else None,
             state=self.paths.state,
             cache=self.paths.cache,
@@ -128,18 +127,18 @@ def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Mac
     """
     home = _path(arguments.home or environ.get("OMLXD_HOME"))
     config = _path(arguments.config or environ.get("OMLXD_CONFIG"))
-    written = machine.written(here, system=arguments.system)
-    if written is not None and home is None:
-        home = written.home
-        config = config or written.config_file
+    definition = machine.definition(here, system=arguments.system)
+    if definition is not None and home is None:
+        home = definition.home
+        config = config or definition.config_file
     if home is None and arguments.system:
         home = machine.SYSTEM_HOME
     carried = carried_environment(environ, linux=here.platform == "linux")
     # An installation alone may move the service, to where this shell has its folders.
     moves = getattr(arguments, "verb", None) == "install" and any(map(_is_place, carried))
-    if home is None and written is not None and not moves:
-        found = service_paths(written, config)
-        kept = {name: value for name, value in written.environment.items() if _is_place(name)}
+    if home is None and definition is not None and not moves:
+        found = service_paths(definition, config)
+        kept = {name: value for name, value in definition.environment.items() if _is_place(name)}
         carried = {name: value for name, value in carried.items() if not _is_place(name)} | kept
     else:
         found = standard_paths(home, config)
@@ -150,8 +149,8 @@ def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Mac
         paths=found,
         home=home,
         config_file=config,
-        python=interpreter.look(environ),
-        written=written,
+        python=interpreter.current_interpreter(environ),
+        definition=definition,
         carried=carried,
     )
 

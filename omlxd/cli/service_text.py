@@ -7,7 +7,7 @@ from typing import Any
 
 from omlxd.instance import Healthy, Unhealthy
 from omlxd.service.control import ServiceStatus, is_job
-from omlxd.service.exit_codes import Ending
+from omlxd.service.exits import Ending
 from omlxd.service.job import with_secrets
 
 

@@ -1,26 +1,27 @@
-"""Whether the account of a system daemon can use its files, told by owners and modes from outside.
+"""Checks by owner and mode whether the account of a system daemon can use its files.
 
-Access control lists are not looked at: they only ever let more in where modes let little.
+Access control lists are ignored: on a Mac they usually allow more than the mode does.
 """
 
 import os
 import shlex
 from pathlib import Path
 
-from omlxd.service import remembered
-from omlxd.service.job import Account, JobSpec
-from omlxd.service.names import STDERR, STDOUT
+from omlxd.service.control import COMMAND_LOCK, INSTALL_RECORD
+from omlxd.service.job import STDERR, STDOUT, Account, JobSpec
 
 READ, WRITE, ENTER = 4, 2, 1
 EXECUTE = ENTER
 
-_BY_ROOT = frozenset({remembered.NAME, remembered.LOCK, STDOUT, STDERR})
-"""What the service commands and launchd make there; root's is as good."""
+_BY_ROOT = frozenset({INSTALL_RECORD, COMMAND_LOCK, STDOUT, STDERR})
+"""Files that the service commands and launchd make there; they may belong to root."""
 
 
 def blocked(path: Path, account: Account, wanted: int) -> Path | None:
-    """Where ``account`` is stopped on its way to ``path`` or in what is ``wanted`` there (a sum of
-    READ, WRITE and ENTER or EXECUTE); None when nothing stops it."""
+    """The first folder or file that keeps ``account`` from the ``wanted`` access to ``path``.
+
+    ``wanted`` is a sum of READ, WRITE and ENTER or EXECUTE. None when the account has access.
+    """
     groups = frozenset(os.getgrouplist(account.name, account.gid))
     for folder in reversed(path.parents):
         if not _allows(folder, account.uid, groups, ENTER):
@@ -29,14 +30,17 @@ def blocked(path: Path, account: Account, wanted: int) -> Path | None:
 
 
 def problems(job: JobSpec) -> list[str]:
-    """What keeps the account of ``job`` from running it, each with its remedy; absent files count
-    for nothing but the interpreter. None for an agent, whose files are its own."""
+    """What keeps the account of ``job`` from running it, each with its remedy.
+
+    An absent file is a problem only if it is the interpreter. An agent (which has no account of
+    its own) has no problems.
+    """
     account = job.account
     return [] if account is None else [*_interpreter(job, account), *_files(job, account)]
 
 
 def _interpreter(job: JobSpec, account: Account) -> list[str]:
-    # The link in an environment, and the installation that the environment is built on.
+    # The link in the environment, and the installation that it leads to.
     paths = (Path(job.interpreter), Path(os.path.realpath(job.interpreter)))
     for path in dict.fromkeys(paths):
         where = blocked(path, account, EXECUTE)
@@ -73,7 +77,7 @@ def _inside(folder: Path) -> list[Path]:
 def _belongs(path: Path, account: Account) -> bool:
     try:
         owner = path.lstat().st_uid
-    except FileNotFoundError:  # a running daemon's, which it has just renamed
+    except FileNotFoundError:  # a running daemon has just renamed it
         return True
     return owner == account.uid or (owner == 0 and path.name in _BY_ROOT)
 

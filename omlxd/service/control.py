@@ -1,6 +1,10 @@
-"""Starts, stops, restarts and describes an installed service."""
+"""Starts, stops, restarts and describes an installed service, one command at a time."""
 
-from dataclasses import dataclass
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
@@ -8,24 +12,94 @@ import structlog
 from omlxd import instance
 from omlxd.errors import ServiceFailed
 from omlxd.instance import Health, InstanceRecord
-from omlxd.service import last_exit, restarts
-from omlxd.service.definition import Written, read_back
-from omlxd.service.last_exit import LastExit
-from omlxd.service.names import EXIT_TIMEOUT
-from omlxd.service.remembered import one_at_a_time
-from omlxd.service.supervisor import JobView, Pace, Supervisor
+from omlxd.service.definition import Definition, parse_definition
+from omlxd.service.exits import LastExit, forget_starts, read_last_exit
+from omlxd.service.job import EXIT_TIMEOUT
+from omlxd.service.supervisor import Clock, JobView, Supervisor
 from omlxd.service.watch import Watch
+from omlxd.store import peek_json, write_json
 
 log = structlog.get_logger(__name__)
+
+INSTALL_RECORD = "service.json"
+COMMAND_LOCK = "service.lock"
+LOCK_WITHIN = 180.0
+"""Seconds; longer than a whole installation by another command takes."""
+LOCK_POLL = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRecord:
+    """What an installation leaves for later commands.
+
+    ``domain`` is as ``Supervisor.domain``; ``definition`` and ``interpreter`` are absolute paths.
+    """
+
+    domain: str
+    definition: str
+    interpreter: str
+    version: str
+
+    def write(self, state: Path) -> None:
+        write_json(state / INSTALL_RECORD, asdict(self))
+
+
+def installed_domain(state: Path) -> str | None:
+    """Where the last installation put the job; None when there is no readable record."""
+    domain = (peek_json(state / INSTALL_RECORD) or {}).get("domain")
+    return domain if isinstance(domain, str) else None
+
+
+def forget_installation(state: Path) -> None:
+    (state / INSTALL_RECORD).unlink(missing_ok=True)
+
+
+@contextmanager
+def command_lock(state: Path, clock: Clock, *, installs: bool = False) -> Iterator[None]:
+    """Only one service command changes things at a time; a second one waits for the first.
+
+    Only an installation makes the lock file. Without the file nothing was ever installed with this
+    folder, which may be a stranger's, so there is nothing to wait for.
+    Raises OSError, and ServiceFailed when the other command takes too long.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if installs else 0)
+    try:
+        descriptor = os.open(state / COMMAND_LOCK, flags, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        if installs:
+            raise
+        yield
+        return
+    try:
+        _wait_for(descriptor, state, clock)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, state: Path, clock: Clock) -> None:
+    limit = clock.now() + LOCK_WITHIN
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clock.now() >= limit:
+                raise ServiceFailed(
+                    f"another `omlxd service` command has held {state / COMMAND_LOCK} for "
+                    f"{LOCK_WITHIN:.0f} s; end it, then run this again"
+                ) from None
+            clock.sleep(LOCK_POLL)
+        else:
+            return
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """Attributes:
     health: None when no instance runs or it has no address yet.
-    killed: the instance of this record ended without a word (SIGKILL, power, native abort).
-    interpreter: what the definition starts; None when there is none or it cannot be read.
-    elsewhere: the data folder of the installed service, where it is not the one looked at.
+    killed: the record of an instance that was killed (SIGKILL, power loss, native abort).
+    interpreter: what the definition starts; None without a definition that can be read.
+    elsewhere: the data folder of the installed service, if it is another one than ours.
     """
 
     where: str
@@ -41,15 +115,15 @@ class ServiceStatus:
     elsewhere: Path | None = None
 
 
-def start(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
-    """The running instance; started when none ran. Raises ServiceFailed."""
-    with one_at_a_time(watch.state, pace):
-        _demand_installed(supervisor, watch.state)
+def start(supervisor: Supervisor, watch: Watch, clock: Clock) -> InstanceRecord:
+    """The running instance. The job is started if none ran. Raises ServiceFailed."""
+    with command_lock(watch.state, clock):
+        _require_installed(supervisor, watch.state)
         view, running = supervisor.view(), instance.running(watch.state)
         if running is not None and is_job(view, running):
-            return watch.until_up(watch.before_any(), supervisor)
-        restarts.forget(watch.state)
-        before = watch.before()
+            return watch.until_up(watch.empty_baseline(), supervisor)
+        forget_starts(watch.state)
+        before = watch.baseline()
         if view.loaded:
             supervisor.start()
         else:
@@ -57,10 +131,10 @@ def start(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
         return watch.until_up(before, supervisor)
 
 
-def stop(supervisor: Supervisor, watch: Watch, pace: Pace, *, disable: bool) -> bool:
-    """Stop it; with ``disable`` also for the next login. Whether it was loaded at all."""
-    with one_at_a_time(watch.state, pace):
-        demand_same_folder(supervisor, watch.state)
+def stop(supervisor: Supervisor, watch: Watch, clock: Clock, *, disable: bool) -> bool:
+    """Stop it, with ``disable`` also at the next login. Returns whether it was loaded."""
+    with command_lock(watch.state, clock):
+        require_same_folder(supervisor, watch.state)
         loaded = supervisor.view().loaded
         if disable:
             supervisor.disable()
@@ -68,34 +142,34 @@ def stop(supervisor: Supervisor, watch: Watch, pace: Pace, *, disable: bool) -> 
         return loaded
 
 
-def restart(supervisor: Supervisor, watch: Watch, pace: Pace) -> InstanceRecord:
-    """A fresh instance, after the running one has drained. Raises ServiceFailed."""
-    with one_at_a_time(watch.state, pace):
-        _demand_installed(supervisor, watch.state)
-        restarts.forget(watch.state)
+def restart(supervisor: Supervisor, watch: Watch, clock: Clock) -> InstanceRecord:
+    """A new instance, after the running one has drained. Raises ServiceFailed."""
+    with command_lock(watch.state, clock):
+        _require_installed(supervisor, watch.state)
+        forget_starts(watch.state)
         if supervisor.view().loaded:
             return restart_loaded(supervisor, watch)
-        before = watch.before()
+        before = watch.baseline()
         supervisor.load()
         return watch.until_up(before, supervisor)
 
 
 def is_job(view: JobView, record: InstanceRecord) -> bool:
-    """Whether the job is loaded and the instance is, or may be, its process."""
+    """Whether the job is loaded and the instance may be its process."""
     return view.loaded and may_be_job(view, record)
 
 
 def may_be_job(view: JobView, record: InstanceRecord) -> bool:
-    """Whether the instance may be the supervisor's process, and was not started by hand."""
+    """Whether the instance may be the supervisor's process, not one started by hand."""
     return view.pid == record.pid or (view.pid is None and view.last_exit is None)
 
 
 def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
     """Restart a loaded job: SIGTERM, wait, start.
 
-    The clean exit after SIGTERM is 0, so the supervisor does not start it again by itself.
+    The daemon exits with 0 after SIGTERM, so the supervisor does not start it by itself.
     """
-    before = watch.before()
+    before = watch.baseline()
     running, view = instance.running(watch.state), supervisor.view()
     if running is not None and not may_be_job(view, running):
         raise ServiceFailed(
@@ -103,55 +177,55 @@ def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
             f"({running.url or 'no address yet'}). Stop it, then run this again."
         )
     supervisor.stop_process()
-    patience = EXIT_TIMEOUT + 5.0
-    # Without a record (it could not be written) only the supervisor tells when the process ends.
+    limit = EXIT_TIMEOUT + 5.0
+    # A full disk may have kept the record from being written: then only the supervisor knows.
     pid = view.pid if running is None else running.pid
-    ended = running is None or watch.until_ended(running, patience)
-    if ended and (pid is None or watch.until_noticed(pid, supervisor.view, patience)):
+    ended = running is None or watch.until_ended(running, limit)
+    if ended and (pid is None or watch.until_noticed(pid, supervisor.view, limit)):
         supervisor.start()
     else:
-        # It takes no notice of SIGTERM: the supervisor's own stop ends in SIGKILL.
+        # It ignores SIGTERM. The supervisor's own stop ends with SIGKILL.
         log.warning("restart_by_force", pid=pid)
         supervisor.load()
     return watch.until_up(before, supervisor)
 
 
 def status(supervisor: Supervisor, watch: Watch) -> ServiceStatus:
-    """Everything at once; changes nothing."""
-    look = watch.look()
+    """The state of the service. Changes nothing."""
+    seen = watch.observe()
     left = instance.read_record(watch.state)
     content = _content(supervisor)
-    written = None if content is None else read_back(content)
-    interpreter = None if written is None else written.interpreter
+    definition = None if content is None else parse_definition(content)
+    interpreter = None if definition is None else definition.interpreter
     return ServiceStatus(
         where=supervisor.name,
         definition=supervisor.definition,
         installed=content is not None,
         job=supervisor.view(),
-        record=look.record,
-        killed=left if look.record is None else None,
-        health=look.health,
-        last_exit=last_exit.read(watch.state),
+        record=seen.record,
+        killed=left if seen.record is None else None,
+        health=seen.health,
+        last_exit=read_last_exit(watch.state),
         interpreter=interpreter,
         interpreter_exists=interpreter is not None and Path(interpreter).exists(),
-        elsewhere=_elsewhere(written, watch.state),
+        elsewhere=_elsewhere(definition, watch.state),
     )
 
 
-def _demand_installed(supervisor: Supervisor, state: Path) -> None:
+def _require_installed(supervisor: Supervisor, state: Path) -> None:
     if _content(supervisor) is None:
         raise ServiceFailed(
             f"the service is not installed (no {supervisor.definition}); "
             "run `omlxd service install`"
         )
-    demand_same_folder(supervisor, state)
+    require_same_folder(supervisor, state)
 
 
-def demand_same_folder(supervisor: Supervisor, state: Path) -> None:
+def require_same_folder(supervisor: Supervisor, state: Path) -> None:
     """Raises ServiceFailed when the installed service, if there is one, has another data folder."""
     content = _content(supervisor)
-    written = None if content is None else read_back(content)
-    if (other := _elsewhere(written, state)) is not None:
+    definition = None if content is None else parse_definition(content)
+    if (other := _elsewhere(definition, state)) is not None:
         raise ServiceFailed(
             f"the installed service has another data folder, {other}, not {state}: leave out "
             "--home and OMLXD_HOME, or move the service here with `omlxd service install`"
@@ -165,7 +239,7 @@ def _content(supervisor: Supervisor) -> bytes | None:
         return None
 
 
-def _elsewhere(written: Written | None, state: Path) -> Path | None:
-    if written is None or written.state is None or written.state.resolve() == state.resolve():
+def _elsewhere(definition: Definition | None, state: Path) -> Path | None:
+    if definition is None or definition.state is None:
         return None
-    return written.state
+    return None if definition.state.resolve() == state.resolve() else definition.state

@@ -1,4 +1,4 @@
-"""Reads an installed definition back, a plist or a unit file: what it starts, and where."""
+"""The definition of the job: renders the launchd plist, and reads an installed file back."""
 
 import plistlib
 import shlex
@@ -8,25 +8,82 @@ from pathlib import Path
 from typing import Any
 from xml.parsers.expat import ExpatError
 
-from omlxd.service.names import LABEL, UNIT
+from omlxd.errors import ServiceFailed
+from omlxd.service.job import LABEL, UNIT, JobSpec, arguments, check
 
 AGENTS = Path("Library/LaunchAgents")
-"""Below the home of the user, as is the next."""
+"""Below the user's home, like ``UNITS``."""
 UNITS = Path(".config/systemd/user")
 DAEMONS = Path("/Library/LaunchDaemons")
+AGENT_ONLY = ("LimitLoadToSessionType", "SoftResourceLimits")
+DAEMON_ONLY = ("UserName",)
 
 _UNREADABLE = (
     plistlib.InvalidFileException,
     ExpatError,
     ValueError,
-    AttributeError,  # of a date that is none
-    LookupError,  # of an encoding that is none
+    AttributeError,  # an invalid date
+    LookupError,  # an unknown encoding
 )
 
 
+def plist_template() -> bytes:
+    """The template with comments, from the wheel or from the clone of an editable installation.
+
+    Raises ServiceFailed when it is in neither.
+    """
+    # Imported here: the other commands only read definitions.
+    from importlib.resources import files
+
+    inside = files("omlxd.service").joinpath("launchd", "job.plist")
+    clone = Path(__file__).parents[2] / "launchd" / "job.plist"
+    for place in (inside, clone):
+        if place.is_file():
+            return place.read_bytes()
+    raise ServiceFailed("the template launchd/job.plist is missing; install omlxd again")
+
+
+def render_plist(job: JobSpec, label: str, source: bytes) -> bytes:
+    """The property list of ``job``: an agent, or a daemon if the job has an account.
+
+    The same job gives the same bytes. Raises ServiceFailed for a path that launchd cannot use.
+    """
+    check(job)
+    values = {
+        "@LABEL@": label,
+        "@PYTHON@": job.interpreter,
+        "@CONFIG@": str(job.config_file),
+        "@STATE@": str(job.state),
+        "@STDOUT@": str(job.stdout),
+        "@STDERR@": str(job.stderr),
+    }
+    account = job.account
+    if account is not None:
+        values |= {"@USER@": account.name, "@USER_HOME@": str(account.home)}
+    keys: dict[str, Any] = plistlib.loads(source)
+    for name in DAEMON_ONLY if account is None else AGENT_ONLY:
+        del keys[name]
+    environment = keys["EnvironmentVariables"]
+    if account is None:
+        del environment["HOME"]
+    environment.update(job.environment)
+    result = _fill(keys, values)
+    result["ProgramArguments"] += arguments(job)[len(result["ProgramArguments"]) :]
+    return plistlib.dumps(result, sort_keys=False)
+
+
+def _fill(value: Any, values: dict[str, str]) -> Any:
+    """Replaces only whole strings, so a value is never taken for a placeholder."""
+    if isinstance(value, dict):
+        return {key: _fill(entry, values) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_fill(entry, values) for entry in value]
+    return values.get(value, value) if isinstance(value, str) else value
+
+
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a definition says; None is not said.
+class Definition:
+    """What an installed definition says; None where it says nothing.
 
     Attributes:
         home, config_file: as ``--home`` and ``--config`` of the daemon.
@@ -43,8 +100,8 @@ class Written:
     environment: Mapping[str, str]
 
 
-def read_back(definition: bytes) -> Written | None:
-    """None when it is neither, or damaged."""
+def parse_definition(definition: bytes) -> Definition | None:
+    """None when it is neither a plist nor a unit file of ours, or is damaged."""
     try:
         keys = plistlib.loads(definition)
     except _UNREADABLE:
@@ -53,7 +110,7 @@ def read_back(definition: bytes) -> Written | None:
         case {"ProgramArguments": [str(interpreter), *words]}:
             state, stderr = keys.get("WorkingDirectory"), keys.get("StandardErrorPath")
             user, environment = keys.get("UserName"), keys.get("EnvironmentVariables")
-            return Written(
+            return Definition(
                 interpreter=interpreter,
                 home=_option(words, "--home"),
                 config_file=_option(words, "--config"),
@@ -65,37 +122,39 @@ def read_back(definition: bytes) -> Written | None:
     return None
 
 
-def read_file(path: Path) -> Written | None:
-    """None when it is not there either, or closed to us."""
+def read_definition(path: Path) -> Definition | None:
+    """As ``parse_definition``; also None when the file is absent or closed to this user."""
     try:
-        return read_back(path.read_bytes())
+        return parse_definition(path.read_bytes())
     except OSError:
         return None
 
 
-def of_user(platform: str, user_home: Path) -> Path:
-    """The definition of a user's own service."""
+def user_definition(platform: str, user_home: Path) -> Path:
+    """The file that defines a user's own service."""
     if platform != "darwin":
         return user_home / UNITS / UNIT
     return user_home / AGENTS / f"{LABEL}.plist"
 
 
-def of_mac(daemons: Path = DAEMONS) -> Path:
-    """The definition of the service of the whole Mac."""
+def system_definition(daemons: Path = DAEMONS) -> Path:
+    """The file that defines the service of the whole Mac."""
     return daemons / f"{LABEL}.plist"
 
 
-def installed(platform: str, uid: int, user_home: Path, daemons: Path = DAEMONS) -> Written | None:
+def installed_definition(
+    platform: str, uid: int, user_home: Path, daemons: Path = DAEMONS
+) -> Definition | None:
     """The service that a command of this user means: their own, else that of the whole Mac.
 
-    Root's is that of the Mac first: ``sudo`` keeps the home of the user.
+    For root the service of the Mac comes first, because ``sudo`` keeps the home of the user.
     """
-    own = of_user(platform, user_home)
+    own = user_definition(platform, user_home)
     if platform != "darwin":
-        return read_file(own)
-    files = (own, of_mac(daemons))
-    found = (read_file(file) for file in (reversed(files) if uid == 0 else files))
-    return next((written for written in found if written is not None), None)
+        return read_definition(own)
+    files = (own, system_definition(daemons))
+    found = (read_definition(file) for file in (reversed(files) if uid == 0 else files))
+    return next((definition for definition in found if definition is not None), None)
 
 
 def _texts(values: Mapping[str, object]) -> dict[str, str]:
@@ -110,7 +169,7 @@ def _option(words: Sequence[object], name: str) -> Path | None:
 
 
 def _unit(definition: bytes) -> Mapping[str, Any] | None:
-    """Our own unit file, under the names of a plist."""
+    """The content of our own unit file, under the keys of a plist."""
     keys: dict[str, Any] = {"EnvironmentVariables": {}}
     try:
         for line in definition.decode().split("\n"):

@@ -11,13 +11,13 @@ import structlog
 
 from omlxd.errors import ServiceFailed
 from omlxd.instance import Healthy, InstanceRecord
-from omlxd.service import access, restarts
-from omlxd.service.control import may_be_job, restart_loaded
-from omlxd.service.definition import read_back
+from omlxd.service import access
+from omlxd.service.control import InstallRecord, command_lock, may_be_job, restart_loaded
+from omlxd.service.definition import parse_definition
+from omlxd.service.exits import forget_starts
 from omlxd.service.job import JobSpec
-from omlxd.service.remembered import StateFile, one_at_a_time, remember
-from omlxd.service.supervisor import JobView, Pace, Supervisor
-from omlxd.service.watch import Look, Watch
+from omlxd.service.supervisor import Clock, JobView, Supervisor
+from omlxd.service.watch import Observation, Watch
 from omlxd.store import PRIVATE, write_atomically
 
 log = structlog.get_logger(__name__)
@@ -30,32 +30,32 @@ STARTER_CONFIG = """\
 """
 
 
-class Course(Enum):
+class InstallAction(Enum):
     """What an installation has to do."""
 
     KEEP = "keep"
-    """The same job runs, healthy: nothing."""
+    """The same job runs and is healthy: change nothing."""
     RESTART = "restart"
-    """The same job is loaded, but ill, stopped, or of an older version."""
+    """The same job is loaded, but unhealthy, stopped, or of another version."""
     LOAD = "load"
-    """Not loaded, or another definition."""
+    """The job is not loaded, or has another definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    course: Course
+    action: InstallAction
     record: InstanceRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class InstallRequest:
     """What is to be installed.
 
     Attributes:
         definition: the bytes of the plist or unit.
         version: of the installing omlxd.
-        others: the same job in places where it must not run as well.
-        restart: even what is healthy, because its files were replaced under it.
+        others: the other places in which the same job could run.
+        restart: also a healthy job, because its files were replaced while it ran.
     """
 
     job: JobSpec
@@ -65,140 +65,139 @@ class Offer:
     restart: bool = False
 
 
-def course(
+def choose_action(
     *, loaded: bool, same: bool, version: str, running: Healthy | None, restart: bool = False
-) -> Course:
-    """Pure. ``same``: the definition on disk is the one to install."""
+) -> InstallAction:
+    """Pure. ``same``: the definition on the disk is the one to install."""
     if not loaded or not same:
-        return Course.LOAD
+        return InstallAction.LOAD
     current = running is not None and running.version == version
-    return Course.KEEP if current and not restart else Course.RESTART
+    return InstallAction.KEEP if current and not restart else InstallAction.RESTART
 
 
-def install(supervisor: Supervisor, offer: Offer, watch: Watch, pace: Pace) -> Installed:
-    """Write, load, and wait until the new instance answers.
+def install(
+    supervisor: Supervisor, request: InstallRequest, watch: Watch, clock: Clock
+) -> Installed:
+    """Write the definition, load it, and wait until the new instance answers.
 
-    Raises ServiceFailed with the reason, after the previous definition and job were restored.
+    When that fails, the previous definition and job are restored. Raises ServiceFailed.
     """
-    prepare_folders(offer.job)
-    with one_at_a_time(watch.state, pace, installs=True):
+    prepare_folders(request.job)
+    with command_lock(watch.state, clock, installs=True):
         previous = _read(supervisor.definition)
-        view, look = supervisor.view(), watch.look()
-        chosen = course(
+        view, seen = supervisor.view(), watch.observe()
+        action = choose_action(
             loaded=view.loaded,
-            same=previous == offer.definition,
-            version=offer.version,
-            running=_running(look, view),
-            restart=offer.restart,
+            same=previous == request.definition,
+            version=request.version,
+            running=_running(seen, view),
+            restart=request.restart,
         )
-        if chosen is Course.KEEP:
-            assert look.record is not None
-            record = look.record
+        if action is InstallAction.KEEP:
+            assert seen.record is not None
+            record = seen.record
         else:
-            before = _look_back(supervisor, offer, watch, previous)
-            record = _change(supervisor, offer, watch, before, chosen)
-        remember(
-            watch.state,
-            StateFile(
-                domain=supervisor.domain,
-                definition=str(supervisor.definition),
-                interpreter=offer.job.interpreter,
-                version=offer.version,
-            ),
-        )
-    log.info("service_installed", course=chosen.value, where=supervisor.name, pid=record.pid)
-    return Installed(chosen, record)
+            before = _before_change(supervisor, request, watch, previous)
+            record = _change(supervisor, request, watch, before, action)
+        InstallRecord(
+            domain=supervisor.domain,
+            definition=str(supervisor.definition),
+            interpreter=request.job.interpreter,
+            version=request.version,
+        ).write(watch.state)
+    log.info("service_installed", action=action.value, where=supervisor.name, pid=record.pid)
+    return Installed(action, record)
 
 
 def prepare_folders(job: JobSpec) -> None:
-    """The folders and the (empty) configuration that the job needs; what exists stays as it is.
+    """Make the folders and the (empty) configuration of the job; what exists stays as it is.
 
     Raises ServiceFailed when one cannot be made, or the account of ``job`` cannot use it.
     """
     try:
         for folder in (job.state, job.logs, job.config_file.parent):
-            _make_for(folder, job)
+            _make_folder(folder, job)
         if not job.config_file.exists():
             write_atomically(job.config_file, STARTER_CONFIG.encode(), PRIVATE)
-            _give(job.config_file, job)
-        wrong = access.problems(job)
+            _give_to_account(job.config_file, job)
+        problems = access.problems(job)
     except OSError as error:
         raise ServiceFailed(f"cannot prepare {error.filename}: {error.strerror}") from error
-    if wrong:
-        raise ServiceFailed("not installed: " + "\nand: ".join(wrong))
+    if problems:
+        raise ServiceFailed("not installed: " + "\nand: ".join(problems))
 
 
 @dataclass(frozen=True, slots=True)
 class _Previous:
-    """``loaded``: where the job was; ``watch``: looks at the data folder that it had."""
+    """``loaded``: the places that had the job; ``watch``: of the data folder that it had."""
 
     definition: bytes | None
     loaded: tuple[Supervisor, ...]
     watch: Watch
 
 
-def _look_back(
-    supervisor: Supervisor, offer: Offer, watch: Watch, definition: bytes | None
+def _before_change(
+    supervisor: Supervisor, request: InstallRequest, watch: Watch, definition: bytes | None
 ) -> _Previous:
-    written = None if definition is None else read_back(definition)
-    state = None if written is None else written.state
+    parsed = None if definition is None else parse_definition(definition)
+    state = None if parsed is None else parsed.state
     return _Previous(
         definition=definition,
-        loaded=tuple(place for place in (supervisor, *offer.others) if place.view().loaded),
+        loaded=tuple(place for place in (supervisor, *request.others) if place.view().loaded),
         watch=watch if state is None else watch.at(state),
     )
 
 
 def _change(
     supervisor: Supervisor,
-    offer: Offer,
+    request: InstallRequest,
     watch: Watch,
     previous: _Previous,
-    chosen: Course,
+    action: InstallAction,
 ) -> InstanceRecord:
     try:
-        restarts.forget(watch.state)
-        for other in offer.others:
+        forget_starts(watch.state)
+        for other in request.others:
             other.unload()
-        match chosen:
-            case Course.LOAD:
-                before = watch.before()
-                _write(supervisor.definition, offer)
+        match action:
+            case InstallAction.LOAD:
+                before = watch.baseline()
+                _write(supervisor.definition, request)
                 supervisor.load()
                 return watch.until_up(before, supervisor)
-            case Course.RESTART:
+            case InstallAction.RESTART:
                 return restart_loaded(supervisor, watch)
-            case Course.KEEP:
+            case InstallAction.KEEP:
                 raise AssertionError("nothing to change")
             case _:
-                assert_never(chosen)
+                assert_never(action)
     except (ServiceFailed, OSError, KeyboardInterrupt) as failure:
-        restored = _roll_back(supervisor, offer, previous)
+        restored = _roll_back(supervisor, request, previous)
         if isinstance(failure, KeyboardInterrupt):
             raise
         raise ServiceFailed(f"{failure}\n{restored}") from failure
 
 
-def _roll_back(supervisor: Supervisor, offer: Offer, previous: _Previous) -> str:
-    """Restore what was there; what became of it, in words. Never raises for the supervisor's sake.
+def _roll_back(supervisor: Supervisor, request: InstallRequest, previous: _Previous) -> str:
+    """Restore what was there. Returns the result in words; a failing supervisor raises nothing.
 
-    Without it a job that fails with a non-zero code would be started every ten seconds.
+    Otherwise launchd would start a job that exits with an error every ten seconds.
     """
     log.warning("install_rolled_back", where=supervisor.name, had_job=bool(previous.loaded))
     try:
         if previous.definition is None:
             supervisor.remove()
             return "Nothing was installed."
-        if previous.definition == offer.definition and previous.loaded == (supervisor,):
+        if previous.definition == request.definition and previous.loaded == (supervisor,):
             return "The definition was left as it is."
         write_atomically(supervisor.definition, previous.definition, DEFINITION_MODE)
         if supervisor not in previous.loaded:
             supervisor.unload()
         if not previous.loaded:
             return "The previous definition was restored; it was not running."
-        restarts.forget(previous.watch.state)
-        before = previous.watch.before()
-        # Where it was in two places, one of them can run.
+        forget_starts(previous.watch.state)
+        before = previous.watch.baseline()
+        # It may have been loaded in two places; only one of them can run.
         previous.loaded[0].load()
         record = previous.watch.until_up(before, previous.loaded[0])
     except (ServiceFailed, OSError) as error:
@@ -206,33 +205,33 @@ def _roll_back(supervisor: Supervisor, offer: Offer, previous: _Previous) -> str
     return f"The previous service was restored and runs (pid {record.pid})."
 
 
-def _write(path: Path, offer: Offer) -> None:
+def _write(path: Path, request: InstallRequest) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        write_atomically(path, offer.definition, DEFINITION_MODE)
+        write_atomically(path, request.definition, DEFINITION_MODE)
     except OSError as error:
         raise ServiceFailed(f"cannot write {path}: {error.strerror}") from error
 
 
-def _running(look: Look, view: JobView) -> Healthy | None:
-    if look.record is None or not may_be_job(view, look.record):
+def _running(seen: Observation, view: JobView) -> Healthy | None:
+    if seen.record is None or not may_be_job(view, seen.record):
         return None
-    match look.health:
-        case Healthy(instance_id) as health if instance_id == look.record.instance_id:
+    match seen.health:
+        case Healthy(instance_id) as health if instance_id == seen.record.instance_id:
             return health
         case _:
             return None
 
 
-def _make_for(folder: Path, job: JobSpec) -> None:
+def _make_folder(folder: Path, job: JobSpec) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
-        _give(path, job)
+        _give_to_account(path, job)
 
 
-def _give(path: Path, job: JobSpec) -> None:
-    """A system daemon's files belong to its account, though root makes them."""
+def _give_to_account(path: Path, job: JobSpec) -> None:
+    """root makes the files of a system daemon; they belong to the daemon's account."""
     if job.account is not None:
         os.chown(path, job.account.uid, job.account.gid, follow_symlinks=False)
 

@@ -1,4 +1,4 @@
-"""Says whether the Python that runs us will still be there at the next login."""
+"""Judges whether the Python that runs us will still be there at the next login."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 PROTECTED = ("Desktop", "Documents", "Downloads")
-"""Folders of a home that macOS keeps background jobs out of."""
+"""Folders of a home that background jobs on macOS may not read."""
 
 _CELLAR = re.compile(r"/Cellar/([^/]+)/[^/]+/")
 _HOMEBREW_OWN = re.compile(r"/(?:Cellar|opt)/omlxd/")
@@ -19,7 +19,7 @@ _UV_CACHE = re.compile(r"/(?:archive|environments|builds)-v\d+/")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python as it was found, nothing judged yet.
+    """A Python as it was found, before it is judged.
 
     Attributes:
         executable: absolute, symbolic links unresolved.
@@ -28,8 +28,8 @@ class Interpreter:
         machine: the processor the interpreter itself was built for.
         project: the source project (a clone) that the environment or omlxd itself lies in.
         throwaway: folders whose content other tools delete (caches, temporary folders).
-    resolved: where executable and environment are in truth, links resolved; for the volume only,
-        since a link is what survives upgrades.
+        resolved: executable and environment with links resolved. They tell the volume; elsewhere
+            the link counts, since it survives upgrades.
     """
 
     executable: str
@@ -45,17 +45,17 @@ class Interpreter:
 
 
 @dataclass(frozen=True, slots=True)
-class Objection:
+class Problem:
     """Why a service must not be built on this Python, and what to do instead.
 
-    ``final``: not even ``--force`` helps.
+    ``final``: not even ``--force`` allows it.
     """
 
     text: str
     final: bool
 
 
-def look(environ: Mapping[str, str]) -> Interpreter:
+def current_interpreter(environ: Mapping[str, str]) -> Interpreter:
     """The running interpreter."""
     prefix = Path(sys.prefix)
     home = Path.home()
@@ -93,8 +93,8 @@ def _project_of(prefix: Path, package_root: Path) -> str | None:
     return None
 
 
-def objections(python: Interpreter) -> tuple[Objection, ...]:
-    """Everything that speaks against this interpreter, the worst first."""
+def problems(python: Interpreter) -> tuple[Problem, ...]:
+    """All reasons against this interpreter, the final ones first."""
     found = [
         _unusable(python),
         _homebrew_service(python),
@@ -107,15 +107,15 @@ def objections(python: Interpreter) -> tuple[Objection, ...]:
     return tuple(sorted((o for o in found if o is not None), key=lambda o: not o.final))
 
 
-def _unusable(python: Interpreter) -> Objection | None:
+def _unusable(python: Interpreter) -> Problem | None:
     if not python.exists or not python.executable.startswith("/"):
-        return Objection(
+        return Problem(
             f"the running Python has no usable path ({python.executable!r}); "
             "start omlxd with an absolute interpreter",
             final=True,
         )
     if python.system == "Darwin" and python.machine != "arm64":
-        return Objection(
+        return Problem(
             f"this Python is built for {python.machine} and runs under Rosetta, where there is no "
             "MLX; install an arm64 Python (uv python install 3.12)",
             final=True,
@@ -123,21 +123,21 @@ def _unusable(python: Interpreter) -> Objection | None:
     return None
 
 
-def _homebrew_service(python: Interpreter) -> Objection | None:
+def _homebrew_service(python: Interpreter) -> Problem | None:
     if _HOMEBREW_OWN.search(python.executable) is None:
         return None
-    return Objection(
+    return Problem(
         "this omlxd was installed by Homebrew, which manages its service itself: "
         "use `brew services start omlxd`; two services would fight for one port",
         final=True,
     )
 
 
-def _vanishing(python: Interpreter) -> Objection | None:
+def _vanishing(python: Interpreter) -> Problem | None:
     inside = next((f for f in python.throwaway if _within(python.executable, f)), None)
     if inside is None and _UV_CACHE.search(python.executable) is None:
         return None
-    return Objection(
+    return Problem(
         f"this Python lives in a folder that is cleaned by others ({inside or 'the cache of uv'}), "
         "so the service would stop working one day (uvx and pipx run build such environments); "
         "install omlxd for good: uv tool install omlxd",
@@ -145,11 +145,11 @@ def _vanishing(python: Interpreter) -> Objection | None:
     )
 
 
-def _cellar(python: Interpreter) -> Objection | None:
+def _cellar(python: Interpreter) -> Problem | None:
     for path in (python.executable, python.prefix, python.base):
         match = _CELLAR.search(path + "/")
         if match is not None:
-            return Objection(
+            return Problem(
                 f"{path} is a version folder of Homebrew and vanishes with the next upgrade of "
                 f"{match[1]}; use an environment built on the stable path (opt/{match[1]}), "
                 "or better on a Python of uv or python.org",
@@ -158,10 +158,10 @@ def _cellar(python: Interpreter) -> Objection | None:
     return None
 
 
-def _external(python: Interpreter) -> Objection | None:
+def _external(python: Interpreter) -> Problem | None:
     for path in (python.executable, python.base, *python.resolved):
         if _within(path, "/Volumes"):
-            return Objection(
+            return Problem(
                 f"{path} is on an external volume, which may be absent at login and which macOS "
                 "keeps jobs from reading; install omlxd on the internal disk",
                 final=True,
@@ -169,10 +169,10 @@ def _external(python: Interpreter) -> Objection | None:
     return None
 
 
-def _protected(python: Interpreter) -> Objection | None:
+def _protected(python: Interpreter) -> Problem | None:
     for name in PROTECTED if python.system == "Darwin" else ():
         if _within(python.executable, f"{python.user_home}/{name}"):
-            return Objection(
+            return Problem(
                 f"this Python lies in {python.user_home}/{name}, which macOS keeps background "
                 "jobs out of; install omlxd elsewhere: uv tool install omlxd",
                 final=False,
@@ -180,10 +180,10 @@ def _protected(python: Interpreter) -> Objection | None:
     return None
 
 
-def _project(python: Interpreter) -> Objection | None:
+def _project(python: Interpreter) -> Problem | None:
     if python.project is None:
         return None
-    return Objection(
+    return Problem(
         f"omlxd runs from the source project {python.project} and changes with it; "
         "install it for good (scripts/install, or uv tool install .), or use --force",
         final=False,

@@ -1,4 +1,4 @@
-"""What the service runs: interpreter, arguments, folders and environment, as plain data."""
+"""What the service runs, as plain data: names, interpreter, arguments, folders, environment."""
 
 import os
 import re
@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service.names import STDERR, STDOUT
+
+LABEL = "io.github.omlxd.omlxd"
+UNIT = "omlxd.service"
+HOMEBREW_LABEL = "homebrew.mxcl.omlxd"
+
+EXIT_TIMEOUT = 30.0
+"""Seconds from SIGTERM to SIGKILL, as the job's definition says (ExitTimeOut)."""
+
+LOG = "omlxd.log"
+STDOUT = "launchd-stdout.log"
+STDERR = "launchd-stderr.log"
 
 FOLDERS = (
     "HF_HOME",
@@ -65,7 +75,7 @@ class JobSpec:
 
 
 def arguments(job: JobSpec) -> list[str]:
-    """The command line of the job, every path absolute."""
+    """The command line of the job. Every path is absolute."""
     command = [
         job.interpreter,
         *("-m", "omlxd", "serve", "--supervised"),
@@ -77,13 +87,13 @@ def arguments(job: JobSpec) -> list[str]:
 def carried_environment(environ: Mapping[str, str], *, linux: bool = False) -> dict[str, str]:
     """The part of ``environ`` that goes into the job's definition, which everybody may read.
 
-    ``linux``: OpenBLAS as well, where LD_PRELOAD puts it before the slow BLAS of MLX's CPU build.
+    ``linux``: also OpenBLAS, if LD_PRELOAD loads it in place of the slow BLAS of MLX's CPU build.
     """
-    left_out = with_secrets(environ)
+    secret = with_secrets(environ)
     carried = {
         name: _absolute(value) if name in FOLDERS else value
         for name in CARRIED
-        if (value := environ.get(name)) and name not in left_out
+        if (value := environ.get(name)) and name not in secret
     }
     preload = re.split("[: ]", environ.get("LD_PRELOAD", "") if linux else "")
     blas = ":".join(file for file in preload if _OPENBLAS.fullmatch(file))
@@ -91,23 +101,23 @@ def carried_environment(environ: Mapping[str, str], *, linux: bool = False) -> d
 
 
 def with_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The settings that are not carried, since their address may hold a password or a token."""
+    """The settings that are not carried because their URL may hold a password or a token."""
     return tuple(name for name in CARRIED if _SECRET_IN_URL.search(environ.get(name, "")))
 
 
 def _absolute(folder: str) -> str:
-    """``folder`` as this shell means it; a ``~`` that is nobody's home stays, to be refused."""
+    """The absolute path of ``folder``. A ``~NAME`` without such a user stays, and is refused."""
     folder = os.path.expanduser(folder)
     return folder if folder.startswith("~") else os.path.abspath(folder)
 
 
 def is_odd(text: str) -> bool:
-    """Whether a definition cannot hold it: control characters, and bytes that are no UTF-8."""
+    """Whether a definition cannot hold ``text``: control characters, bytes that are no UTF-8."""
     return _ODD.search(text) is not None
 
 
 def check(job: JobSpec) -> None:
-    """Raises ServiceFailed naming the first path or setting that a supervisor could not use."""
+    """Raises ServiceFailed with the first path or setting that a supervisor cannot use."""
     paths = {
         "the interpreter": job.interpreter,
         "the configuration file": str(job.config_file),

@@ -1,4 +1,4 @@
-"""Finds what supervises services on this machine, and where our job is."""
+"""Finds the supervisor of services on this machine, and the place of our job in it."""
 
 import os
 import pwd
@@ -9,19 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service import domains, plist, systemd
-from omlxd.service.definition import AGENTS, DAEMONS, UNITS, Written, of_mac, of_user, read_file
-from omlxd.service.domains import Domain, Kind
-from omlxd.service.job import Account, JobSpec
-from omlxd.service.launchctl import Launchctl
-from omlxd.service.launchd_job import LaunchdJob
-from omlxd.service.names import HOMEBREW_LABEL, LABEL
-from omlxd.service.steps import Presence, presence
-from omlxd.service.supervisor import Pace, Supervisor
+from omlxd.service import launchd, systemd
+from omlxd.service.definition import (
+    AGENTS,
+    DAEMONS,
+    UNITS,
+    Definition,
+    plist_template,
+    read_definition,
+    render_plist,
+    system_definition,
+    user_definition,
+)
+from omlxd.service.job import HOMEBREW_LABEL, LABEL, Account, JobSpec
+from omlxd.service.launchctl import Launchctl, LoadState
+from omlxd.service.launchd import Domain, Kind, LaunchdJob
+from omlxd.service.supervisor import Clock, Supervisor
 from omlxd.service.systemd import Systemctl, SystemdUnit
 
 SYSTEM_HOME = Path("/Library/Application Support/omlxd")
-"""What a system daemon gets as ``--home`` unless told otherwise."""
+"""The default of ``--home`` for a system daemon."""
 
 NOT_SUPPORTED = (
     "services are supported on macOS (launchd) and on Linux with a systemd user session; here "
@@ -32,10 +39,10 @@ NOT_SUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the service commands need of the operating system; tests make their own.
+    """What the service commands use of the operating system; tests make their own.
 
     Attributes:
-        system_folder: where plists of the system domain lie.
+        system_folder: where the plists of the system domain are.
     """
 
     platform: str
@@ -44,7 +51,7 @@ class Machine:
     launchctl: Launchctl
     systemctl: Systemctl
     systemd_booted: Callable[[], bool]
-    pace: Pace
+    clock: Clock
     system_folder: Path = DAEMONS
 
 
@@ -56,7 +63,7 @@ def this_machine() -> Machine:
         launchctl=Launchctl(),
         systemctl=Systemctl(),
         systemd_booted=lambda: Path("/run/systemd/system").is_dir(),
-        pace=Pace(now=time.monotonic, sleep=time.sleep),
+        clock=Clock(now=time.monotonic, sleep=time.sleep),
     )
 
 
@@ -72,7 +79,7 @@ def account(name: str) -> Account:
 
 
 def owner(path: Path) -> Account | None:
-    """Whose ``path`` is; None when it is absent, or nobody's that has a name."""
+    """The account that owns ``path``; None when it is absent, or its owner has no name."""
     try:
         entry = pwd.getpwuid(path.stat().st_uid)
     except (OSError, KeyError):
@@ -85,10 +92,10 @@ def _account(entry: pwd.struct_passwd) -> Account:
 
 
 def supervisor_to_install(machine: Machine, *, system: bool) -> Supervisor:
-    """Where a new installation goes. Raises ServiceFailed when there is no place for it."""
+    """Where a new installation goes. Raises ServiceFailed when no place can take it."""
     if machine.platform != "darwin":
         return _unit(machine, system=system)
-    domains.check_rights(machine.uid, system=system)
+    launchd.check_rights(machine.uid, system=system)
     homes = (machine.user_home, machine.user_home.resolve())
     if not system and any(home.is_relative_to("/Volumes") for home in homes):
         raise ServiceFailed(
@@ -96,9 +103,9 @@ def supervisor_to_install(machine: Machine, *, system: bool) -> Supervisor:
             "does not start jobs reliably. Install a daemon on the internal disk instead: "
             "sudo omlxd service install --system --user NAME"
         )
-    look = _look(machine)
-    chosen = domains.SYSTEM if system else domains.choose(machine.uid, look)
-    if look(chosen.target(HOMEBREW_LABEL)) is Presence.LOADED:
+    load_state = machine.launchctl.load_state
+    chosen = launchd.SYSTEM if system else launchd.choose_domain(machine.uid, load_state)
+    if load_state(chosen.target(HOMEBREW_LABEL)) is LoadState.LOADED:
         raise ServiceFailed(
             "`brew services` runs omlxd already; use that, or `brew services stop omlxd` first: "
             "two services would fight for one port"
@@ -107,55 +114,52 @@ def supervisor_to_install(machine: Machine, *, system: bool) -> Supervisor:
 
 
 def other_places(machine: Machine, chosen: Supervisor) -> tuple[Supervisor, ...]:
-    """Where the same job of the same user could be loaded besides ``chosen``."""
-    domain = domains.parse(chosen.domain)
+    """The other places in which the same job of the same user could be loaded."""
+    domain = launchd.parse_domain(chosen.domain)
     if domain is None or domain.uid is None:
         return ()
-    return tuple(_job(machine, d) for d in domains.of_user(domain.uid) if d != domain)
+    return tuple(_job(machine, d) for d in launchd.user_domains(domain.uid) if d != domain)
 
 
-def installed_supervisor(machine: Machine, remembered: str | None, *, system: bool) -> Supervisor:
-    """Where the job is: loaded, else remembered, else where it would be installed.
+def installed_supervisor(machine: Machine, recorded: str | None, *, system: bool) -> Supervisor:
+    """Where the job is loaded, else where it was installed, else where it would be installed.
 
-    A job in one domain cannot be seen from another, so every candidate is asked.
+    ``recorded``: the domain in the install record. A job in one domain cannot be seen from another,
+    so launchd is asked about each.
     """
     if machine.platform != "darwin":
         return _unit(machine, system=system)
-    domains.check_rights(machine.uid, system=system)
+    launchd.check_rights(machine.uid, system=system)
     if system:
-        return _job(machine, domains.SYSTEM)
-    known = domains.parse(remembered) if remembered is not None else None
-    candidates = list(domains.of_user(machine.uid))
-    if known in candidates:
-        candidates.sort(key=lambda domain: domain != known)
-    look = _look(machine)
+        return _job(machine, launchd.SYSTEM)
+    known = launchd.parse_domain(recorded) if recorded is not None else None
+    candidates = sorted(launchd.user_domains(machine.uid), key=lambda domain: domain != known)
+    load_state = machine.launchctl.load_state
     for domain in candidates:
-        if look(domain.target(LABEL)) is Presence.LOADED:
+        if load_state(domain.target(LABEL)) is LoadState.LOADED:
             return _job(machine, domain)
-    return _job(machine, known if known in candidates else domains.choose(machine.uid, look))
+    if known is None or known not in candidates:
+        known = launchd.choose_domain(machine.uid, load_state)
+    return _job(machine, known)
 
 
-def written(machine: Machine, *, system: bool) -> Written | None:
+def definition(machine: Machine, *, system: bool) -> Definition | None:
     """What the installed definition says; None when none is there or it cannot be understood."""
     if system and machine.platform == "darwin":
-        return read_file(of_mac(machine.system_folder))
-    return read_file(of_user(machine.platform, machine.user_home))
+        return read_definition(system_definition(machine.system_folder))
+    return read_definition(user_definition(machine.platform, machine.user_home))
 
 
 def definition_of(job: JobSpec, supervisor: Supervisor) -> bytes:
     """The plist or unit file of ``job``. Raises ServiceFailed."""
     if supervisor.domain == systemd.DOMAIN:
-        return systemd.render(job)
-    return plist.render(job, LABEL, plist.template())
-
-
-def _look(machine: Machine) -> Callable[[str], Presence]:
-    return lambda target: presence(machine.launchctl.print(target).code)
+        return systemd.render_unit(job)
+    return render_plist(job, LABEL, plist_template())
 
 
 def _job(machine: Machine, domain: Domain) -> LaunchdJob:
     folder = machine.system_folder if domain.kind is Kind.SYSTEM else machine.user_home / AGENTS
-    return LaunchdJob(machine.launchctl, domain, LABEL, folder, machine.pace)
+    return LaunchdJob(machine.launchctl, domain, LABEL, folder, machine.clock)
 
 
 def _unit(machine: Machine, *, system: bool) -> SystemdUnit:
@@ -163,8 +167,4 @@ def _unit(machine: Machine, *, system: bool) -> SystemdUnit:
         raise ServiceFailed(NOT_SUPPORTED)
     if system:
         raise ServiceFailed("--system is for macOS; on Linux the service is a user unit")
-    return SystemdUnit(machine.systemctl, _unit_folder(machine))
-
-
-def _unit_folder(machine: Machine) -> Path:
-    return machine.user_home / UNITS
+    return SystemdUnit(machine.systemctl, machine.user_home / UNITS)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """A clock that stands for nobody's civil time, and how to wait; both in seconds."""
+class Clock:
+    """A clock that no change of the time of day moves, and how to wait; both in seconds."""
 
     now: Callable[[], float]
     sleep: Callable[[float], None]
@@ -16,7 +16,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What the supervisor says of the job. ``last_exit`` is in words; None is not known."""
+    """What the supervisor says about the job; None is unknown. ``last_exit`` is in words."""
 
     loaded: bool
     pid: int | None
@@ -24,19 +24,19 @@ class JobView:
 
 
 class Supervisor(Protocol):
-    """Every method raises ServiceFailed with the reason and a remedy."""
+    """What runs the job. Every method raises ServiceFailed with the reason and a remedy."""
 
     @property
     def name(self) -> str:
-        """Such as ``launchd (gui/501)``."""
+        """For people, such as ``launchd (gui/501)``."""
 
     @property
     def domain(self) -> str:
-        """Where the job is, to be remembered: ``gui/501``, ``system``, ``systemd``."""
+        """Where the job is, for the install record: ``gui/501``, ``system``, ``systemd``."""
 
     @property
     def note(self) -> str | None:
-        """What a person should know about this place."""
+        """What the user should know about this place."""
 
     @property
     def definition(self) -> Path:
@@ -45,7 +45,7 @@ class Supervisor(Protocol):
     def view(self) -> JobView: ...
 
     def load(self) -> None:
-        """Make the definition on disk the running one, stopping what ran before."""
+        """Stop what runs, then load the definition on the disk and start it."""
 
     def start(self) -> None:
         """Start the loaded job if it does not run."""
@@ -54,10 +54,10 @@ class Supervisor(Protocol):
         """Ask the running process to end; the job stays loaded. Returns at once."""
 
     def unload(self) -> None:
-        """Stop the job and take it out; returns when it is gone. Nothing loaded is success."""
+        """Stop and unload the job. Returns when it is gone. No job loaded is success."""
 
     def remove(self) -> None:
-        """Unload the job and delete its definition. Nothing there is success."""
+        """Unload the job and delete its definition. No job there is success."""
 
     def disable(self) -> None:
-        """Keep it from starting by itself until it is loaded again."""
+        """Keep the job from starting by itself until it is loaded again."""

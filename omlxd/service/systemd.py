@@ -4,15 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service.job import JobSpec, arguments, check
+from omlxd.service.exits import MOST_STARTS
+from omlxd.service.job import EXIT_TIMEOUT, UNIT, JobSpec, arguments, check
 from omlxd.service.launchctl import Run, run_process
-from omlxd.service.names import EXIT_TIMEOUT, UNIT
-from omlxd.service.restarts import MOST_STARTS
 from omlxd.service.supervisor import JobView
 
 DOMAIN = "systemd"
 FAST_WITHIN = 300.0
-"""Seconds in which systemd itself counts starts; slower loops are ended by our own count."""
+"""Seconds in which systemd itself counts starts. Our own count ends slower restart loops."""
 LIMIT = EXIT_TIMEOUT + 15.0
 LINGER = (
     "A user unit runs while the account has a session. To start it at boot and keep it after "
@@ -21,7 +20,7 @@ LINGER = (
 _RUNS = frozenset({"active", "activating", "reloading", "deactivating"})
 
 
-def render(job: JobSpec) -> bytes:
+def render_unit(job: JobSpec) -> bytes:
     """The unit file. The same job gives the same bytes. Raises ServiceFailed for a bad path."""
     check(job)
     environment = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **job.environment}
@@ -39,7 +38,7 @@ def render(job: JobSpec) -> bytes:
         *(f"Environment={setting}" for setting in settings),
         "Restart=on-failure",
         "RestartSec=10",
-        # As launchd has it: native crashes lie beside the log, and the daemon trims the file.
+        # As with launchd: native crashes go to a file beside the log, and the daemon trims it.
         f"StandardError=append:{_plain(str(job.stderr))}",
         f"TimeoutStopSec={EXIT_TIMEOUT:.0f}",
         "UMask=0077",
@@ -61,7 +60,7 @@ class Systemctl:
     def call(self, *words: str) -> tuple[int | None, str]:
         return self._run((self._path, "--user", "--no-pager", *words), LIMIT)
 
-    def demand(self, *words: str) -> str:
+    def require(self, *words: str) -> str:
         """What it wrote. Raises ServiceFailed unless the exit code is 0."""
         code, text = self.call(*words)
         if code != 0:
@@ -78,7 +77,7 @@ def is_usable(systemctl: Systemctl, booted: Callable[[], bool]) -> bool:
 
 
 class SystemdUnit:
-    """A ``Supervisor``. The unit file is written by the caller."""
+    """A ``Supervisor``. The caller writes the unit file."""
 
     def __init__(self, systemctl: Systemctl, folder: Path) -> None:
         """``folder``: the user's unit folder, such as ~/.config/systemd/user."""
@@ -102,7 +101,7 @@ class SystemdUnit:
         return self._folder / UNIT
 
     def view(self) -> JobView:
-        text = self._systemctl.demand(
+        text = self._systemctl.require(
             "show", UNIT, "--property=ActiveState,MainPID,ExecMainCode,ExecMainStatus"
         )
         values = dict(line.partition("=")[::2] for line in text.splitlines())
@@ -114,25 +113,25 @@ class SystemdUnit:
         )
 
     def load(self) -> None:
-        self._systemctl.demand("daemon-reload")
-        self._systemctl.demand("enable", UNIT)
-        # Earlier failures count against the start limit, and a person asks for a new start.
+        self._systemctl.require("daemon-reload")
+        self._systemctl.require("enable", UNIT)
+        # Earlier failures count against the start limit, but now a person asks for a start.
         self._systemctl.call("reset-failed", UNIT)
-        self._systemctl.demand("restart", UNIT)
+        self._systemctl.require("restart", UNIT)
 
     def start(self) -> None:
         self._systemctl.call("reset-failed", UNIT)
-        self._systemctl.demand("start", UNIT)
+        self._systemctl.require("start", UNIT)
 
     def stop_process(self) -> None:
         self._systemctl.call("kill", "--signal=SIGTERM", UNIT)
 
     def unload(self) -> None:
         if self.view().loaded:
-            self._systemctl.demand("stop", UNIT)
+            self._systemctl.require("stop", UNIT)
 
     def disable(self) -> None:
-        self._systemctl.demand("disable", UNIT)
+        self._systemctl.require("disable", UNIT)
 
     def remove(self) -> None:
         self.unload()
@@ -142,7 +141,7 @@ class SystemdUnit:
                 self.definition.unlink()
             except OSError as error:
                 raise ServiceFailed(f"cannot remove {self.definition}: {error.strerror}") from error
-        self._systemctl.demand("daemon-reload")
+        self._systemctl.require("daemon-reload")
         self._systemctl.call("reset-failed", UNIT)
 
 

@@ -1,4 +1,4 @@
-"""Takes the service out; the user's configuration and data stay unless they are to go too."""
+"""Removes the service, and on request also its configuration and data."""
 
 import shutil
 from collections.abc import Sequence
@@ -7,26 +7,27 @@ from pathlib import Path
 
 from omlxd import instance
 from omlxd.errors import ServiceFailed
-from omlxd.service import control, last_exit, remembered, restarts
-from omlxd.service.names import LOG, STDERR, STDOUT
-from omlxd.service.supervisor import Pace, Supervisor
+from omlxd.service import control
+from omlxd.service.exits import LAST_EXIT, STARTS
+from omlxd.service.job import LOG, STDERR, STDOUT
+from omlxd.service.supervisor import Clock, Supervisor
 
 STATE_FILES = (
     *("guard.json", "models.json", "model-sizes.json", "keys.json", "keys.json.lock", "local.key"),
-    *(instance.RECORD, last_exit.NAME, restarts.NAME, remembered.NAME, remembered.LOCK),
+    *(instance.RECORD, LAST_EXIT, STARTS, control.INSTALL_RECORD, control.COMMAND_LOCK),
     instance.LOCK,
 )
-"""Everything that is ever written to the state folder (names are retyped where the layer is above
-ours; a test compares them). The sign that it is ours goes last, so that
-a purge that was interrupted can be made again."""
+"""Every file that omlxd writes to the state folder. (Names from the layers above are repeated here;
+a test compares them.) The lock shows that the folder is ours and is deleted last, so that an
+interrupted purge can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
-class Belongings:
-    """What a purge may delete. Models never are: they are large, and often other tools' too.
+class PurgePaths:
+    """What a purge may delete. Models are not in it: they are large, and other tools use them too.
 
     Attributes:
-        config_file: None when it lies at a place of the user's own choosing.
+        config_file: None when the user has named another place for it.
         home: the folder given with ``--home``, None for the platform's own places.
     """
 
@@ -43,56 +44,56 @@ class Uninstalled:
     removed: tuple[Path, ...]
 
 
-def uninstall(places: Sequence[Supervisor], state: Path, pace: Pace) -> Uninstalled:
-    """Remove the job from every place it may be in.
+def uninstall(places: Sequence[Supervisor], state: Path, clock: Clock) -> Uninstalled:
+    """Remove the job from all ``places`` that may have it.
 
-    Raises ServiceFailed, also when it has another data folder than ``state``.
+    Raises ServiceFailed, also when the job has another data folder than ``state``.
     """
-    with remembered.one_at_a_time(state, pace):
+    with control.command_lock(state, clock):
         for supervisor in places:
-            control.demand_same_folder(supervisor, state)
+            control.require_same_folder(supervisor, state)
         found = [s for s in places if s.definition.exists() or s.view().loaded]
         definitions = tuple(dict.fromkeys(s.definition for s in found if s.definition.exists()))
         for supervisor in found:
             supervisor.remove()
         if found:
-            remembered.forget(state)
+            control.forget_installation(state)
     return Uninstalled(bool(found), definitions)
 
 
-def purge(what: Belongings, user_home: Path) -> tuple[Path, ...]:
-    """Delete configuration, state, caches and logs; what was deleted.
+def purge(paths: PurgePaths, user_home: Path) -> tuple[Path, ...]:
+    """Delete configuration, state, caches and logs. Returns what was deleted.
 
-    In a folder given with ``--home`` nothing, unless a daemon has ever run on it.
-    Raises ServiceFailed when a daemon still runs there, or the folder is not ours alone.
+    Nothing is deleted in a folder given with ``--home`` on which no daemon has ever run.
+    Raises ServiceFailed when a daemon still runs there, or the folder holds other files too.
     """
-    running = instance.running(what.state)
+    running = instance.running(paths.state)
     if running is not None:
         raise ServiceFailed(
-            f"omlxd still runs on {what.state} (pid {running.pid}, started by hand); stop it first"
+            f"omlxd still runs on {paths.state} (pid {running.pid}, started by hand); stop it first"
         )
-    if what.home is not None and (what.home in user_home.parents or what.home == user_home):
+    if paths.home is not None and (paths.home in user_home.parents or paths.home == user_home):
         raise ServiceFailed(
-            f"--purge would delete folders in {what.home}, which is not omlxd's alone; "
+            f"--purge would delete folders in {paths.home}, which is not omlxd's alone; "
             "delete them by hand"
         )
-    if what.home is not None and not (what.state / instance.LOCK).exists():
+    if paths.home is not None and not (paths.state / instance.LOCK).exists():
         return ()
-    removed = [path for path in _logs(what.logs) if _remove_file(path)]
-    if what.config_file is not None and _remove_file(what.config_file):
-        removed.append(what.config_file)
-    if what.cache.is_dir() and not what.cache.is_symlink():
-        _remove_tree(what.cache)
-        removed.append(what.cache)
-    removed += [path for path in _state_files(what.state) if _remove_file(path)]
-    for empty in (what.state, what.logs, what.home):
+    removed = [path for path in _logs(paths.logs) if _remove_file(path)]
+    if paths.config_file is not None and _remove_file(paths.config_file):
+        removed.append(paths.config_file)
+    if paths.cache.is_dir() and not paths.cache.is_symlink():
+        _remove_tree(paths.cache)
+        removed.append(paths.cache)
+    removed += [path for path in _state_files(paths.state) if _remove_file(path)]
+    for empty in (paths.state, paths.logs, paths.home):
         if empty is not None and empty.is_dir() and not any(empty.iterdir()):
             empty.rmdir()
     return tuple(removed)
 
 
 def _state_files(folder: Path) -> list[Path]:
-    """With what an interrupted write left of them, and what was kept because it was damaged."""
+    """Also what interrupted writes left, and the copies of damaged files."""
     return [
         path
         for name in STATE_FILES
@@ -102,7 +103,7 @@ def _state_files(folder: Path) -> list[Path]:
 
 
 def _logs(folder: Path) -> list[Path]:
-    """Our own files of the log folder; a shared one may hold others."""
+    """Our own files in the log folder, which may hold others too."""
     return sorted({*folder.glob(f"{LOG}*"), *folder.glob(STDOUT), *folder.glob(STDERR)})
 
 

@@ -1,4 +1,4 @@
-"""Watches a started job until surely our new instance answers, or it has surely failed."""
+"""Watches a started job until our new instance answers, or it has surely failed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,24 +17,22 @@ from omlxd.instance import (
     read_record,
     running,
 )
-from omlxd.service import last_exit
-from omlxd.service.exit_codes import PERMANENT
-from omlxd.service.last_exit import LastExit
-from omlxd.service.supervisor import JobView, Pace, Supervisor
+from omlxd.service.exits import PERMANENT, LastExit, read_last_exit
+from omlxd.service.supervisor import Clock, JobView, Supervisor
 
 log = structlog.get_logger(__name__)
 
 HEALTHY_WITHIN = 60.0
-"""Seconds; a first start writes byte code and may wait for a slow disk."""
+"""Seconds; the first start compiles Python files and may wait for a slow disk."""
 NOTICED_WITHIN = 5.0
-"""Seconds after which a supervisor surely knows of a process that has ended."""
+"""Seconds after which a supervisor surely knows that a process has ended."""
 MOST_TRIES = 3
-"""For a start that was lost; they are ``NOTICED_WITHIN`` apart."""
+"""Of starting the job again when a start was lost, ``NOTICED_WITHIN`` apart."""
 POLL = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class Baseline:
     """What the state folder said before the job was started."""
 
     instance_id: str | None
@@ -42,7 +40,7 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Observation:
     """``health`` None: there was no address to ask."""
 
     record: InstanceRecord | None
@@ -51,12 +49,12 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class Started:
     record: InstanceRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Pending:
     why: str
 
 
@@ -65,28 +63,28 @@ class Failed:
     why: str
 
 
-Verdict = Up | Waiting | Failed
+Verdict = Started | Pending | Failed
 
 
-def judge(before: Before, now: Look) -> Verdict:
-    """Pure. A process that was there before never counts, whatever it answers."""
+def judge(before: Baseline, now: Observation) -> Verdict:
+    """Pure. The instance of ``before`` never counts, whatever it answers."""
     ended = now.last_exit if now.last_exit != before.last_exit else None
     if ended is not None and ended.ending in PERMANENT:
         return Failed(ended.message or f"the daemon ended at once: {ended.ending.value}")
     record = now.record
     if record is None or record.instance_id == before.instance_id:
         if ended is not None:
-            return Waiting(f"the daemon ended with {ended.code} ({ended.message})")
-        return Waiting("the daemon has not started")
+            return Pending(f"the daemon ended with {ended.code} ({ended.message})")
+        return Pending("the daemon has not started")
     match now.health:
         case None:
-            return Waiting(f"the daemon (pid {record.pid}) has not opened its port")
+            return Pending(f"the daemon (pid {record.pid}) has not opened its port")
         case Unhealthy(why):
-            return Waiting(why)
+            return Pending(why)
         case Healthy(instance_id):
             if instance_id == record.instance_id:
-                return Up(record)
-            return Waiting(
+                return Started(record)
+            return Pending(
                 f"{record.url} is answered by another omlxd (instance {instance_id}), not by the "
                 f"one just started (pid {record.pid}); stop that one"
             )
@@ -94,8 +92,8 @@ def judge(before: Before, now: Look) -> Verdict:
             assert_never(now.health)
 
 
-def has_run(before: Before, now: Before) -> bool:
-    """Pure. Whether a process other than the one from before has lived since, however shortly."""
+def has_run(before: Baseline, now: Baseline) -> bool:
+    """Pure. Whether a process other than the one of ``before`` has run since, however shortly."""
     if now.instance_id not in (None, before.instance_id):
         return True
     last = now.last_exit
@@ -105,19 +103,19 @@ def has_run(before: Before, now: Before) -> bool:
 
 
 class Watch:
-    """Looks at a state folder and at the address found in it."""
+    """Observes a state folder and the daemon whose address is found in it."""
 
     def __init__(
         self,
         state: Path,
         ask: Callable[[str], Health],
-        pace: Pace,
+        clock: Clock,
         *,
         within: float = HEALTHY_WITHIN,
     ) -> None:
         self._state = state
         self._ask = ask
-        self._pace = pace
+        self._clock = clock
         self._within = within
 
     @property
@@ -125,87 +123,88 @@ class Watch:
         return self._state
 
     def at(self, state: Path) -> "Watch":
-        """The same patience with another data folder."""
-        return Watch(state, self._ask, self._pace, within=self._within)
+        """The same limits for another data folder."""
+        return Watch(state, self._ask, self._clock, within=self._within)
 
-    def before(self) -> Before:
+    def baseline(self) -> Baseline:
         record = read_record(self._state)
-        return Before(None if record is None else record.instance_id, last_exit.read(self._state))
+        return Baseline(None if record is None else record.instance_id, read_last_exit(self._state))
 
-    def before_any(self) -> Before:
-        """As if nothing had run before, so that the instance running now counts."""
-        return Before(None, last_exit.read(self._state))
+    def empty_baseline(self) -> Baseline:
+        """As if no instance had run before, so the instance that runs now counts."""
+        return Baseline(None, read_last_exit(self._state))
 
-    def look(self) -> Look:
-        """The running instance only; a record that a killed one left is none."""
+    def observe(self) -> Observation:
+        """Only a running instance is observed, not the record that a killed one left."""
         record = running(self._state)
         url = None if record is None else record.url
-        return Look(
+        return Observation(
             record=record,
-            last_exit=last_exit.read(self._state),
+            last_exit=read_last_exit(self._state),
             health=None if url is None else self._ask(url),
         )
 
-    def until_up(self, before: Before, supervisor: Supervisor) -> InstanceRecord:
-        """The new instance. Raises ServiceFailed with the reason, after the limit at the latest."""
-        began = self._pace.now()
+    def until_up(self, before: Baseline, supervisor: Supervisor) -> InstanceRecord:
+        """Wait for the new instance. Raises ServiceFailed with the reason, also at the limit."""
+        began = self._clock.now()
         limit = began + self._within
         tries = [began + NOTICED_WITHIN * n for n in range(1, MOST_TRIES + 1)]
         while True:
-            verdict = judge(before, self.look())
+            verdict = judge(before, self.observe())
             match verdict:
-                case Up(record):
+                case Started(record):
                     return record
                 case Failed(why):
                     raise ServiceFailed(why)
-                case Waiting(why):
-                    if self._pace.now() >= limit:
-                        raise ServiceFailed(self._too_late(why, supervisor.view()))
-                    if tries and self._pace.now() >= tries[0]:
+                case Pending(why):
+                    if self._clock.now() >= limit:
+                        raise ServiceFailed(self._timeout_text(why, supervisor.view()))
+                    if tries and self._clock.now() >= tries[0]:
                         tries.pop(0)
-                        self._start_if_lost(before, supervisor)
-                    self._pace.sleep(POLL)
+                        self._restart_if_lost(before, supervisor)
+                    self._clock.sleep(POLL)
                 case _:
                     assert_never(verdict)
 
     def until_ended(self, record: InstanceRecord, limit: float) -> bool:
         """Whether this instance's process ended within ``limit`` seconds."""
-        until = self._pace.now() + limit
+        until = self._clock.now() + limit
         while is_alive(record):
-            if self._pace.now() >= until:
+            if self._clock.now() >= until:
                 return False
-            self._pace.sleep(POLL)
+            self._clock.sleep(POLL)
         return True
 
     def until_noticed(self, pid: int, view: Callable[[], JobView], limit: float) -> bool:
-        """Whether the supervisor says within ``limit`` seconds that ``pid`` is no more its process.
+        """Whether the supervisor notices within ``limit`` seconds that its process ``pid`` ended.
 
-        To start the job before is to start nothing.
+        Until then it takes the job for running, and a start does nothing.
         """
-        until = self._pace.now() + limit
+        until = self._clock.now() + limit
         while view().pid == pid:
-            if self._pace.now() >= until:
+            if self._clock.now() >= until:
                 return False
-            self._pace.sleep(POLL)
+            self._clock.sleep(POLL)
         return True
 
-    def _start_if_lost(self, before: Before, supervisor: Supervisor) -> None:
-        """A start is lost when the process before had not ended, and some jobs are never started.
+    def _restart_if_lost(self, before: Baseline, supervisor: Supervisor) -> None:
+        """Start the job again if no process has run since ``before``.
 
-        What has run and died is the supervisor's to start again, at its own pace. Where the
-        supervisor does not say (``list`` over SSH), one that runs is left alone.
+        A start is lost when the old process had not ended yet, and launchd never starts some jobs.
+        A process that ran and died is not started here: the supervisor does that, at its own pace.
+        Starting a job that runs changes nothing, so an unknown pid (``list`` over SSH) is no risk.
         """
-        if has_run(before, self.before()):
+        if has_run(before, self.baseline()):
             return
         try:
             job = supervisor.view()
             if job.loaded and job.pid is None:
                 supervisor.start()
         except ServiceFailed as error:
-            # A moment later launchd may do it, or may have done it by itself.
+            # launchd may start it by itself a moment later, or has done so already.
             log.info("start_not_made_again", reason=error.message)
 
-    def _too_late(self, why: str, job: JobView) -> str:
+    def _timeout_text(self, why: str, job: JobView) -> str:
         text = f"not healthy after {self._within:.0f} s: {why}"
         if job.pid is not None and running(self._state) is None:
             return (

@@ -18,20 +18,19 @@ import pytest
 from omlxd.errors import ServiceFailed
 from omlxd.host.sleep_inhibitor import Child, SleepInhibitor, spawn_quietly
 from omlxd.instance import ask_health
-from omlxd.service import control, install, plist, uninstall
-from omlxd.service.domains import choose
-from omlxd.service.install import Course, Offer
+from omlxd.service import control, install, uninstall
+from omlxd.service.definition import plist_template, render_plist
+from omlxd.service.install import InstallAction, InstallRequest
 from omlxd.service.job import JobSpec
-from omlxd.service.launchctl import Code, Launchctl
-from omlxd.service.launchd_job import LaunchdJob
-from omlxd.service.steps import Presence, presence
-from omlxd.service.supervisor import Pace
+from omlxd.service.launchctl import Code, Launchctl, LoadState, load_state
+from omlxd.service.launchd import LaunchdJob, choose_domain
+from omlxd.service.supervisor import Clock
 from omlxd.service.watch import Watch
 
 pytestmark = pytest.mark.mac
 
 LABEL = "io.github.omlxd.test"
-PACE = Pace(time.monotonic, time.sleep)
+CLOCK = Clock(time.monotonic, time.sleep)
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -41,11 +40,11 @@ class Trial:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.launchctl = Launchctl()
-        self.domain = choose(os.getuid(), lambda n: presence(self.launchctl.print(n).code))
+        self.domain = choose_domain(os.getuid(), lambda n: load_state(self.launchctl.print(n).code))
         self.target = self.domain.target(LABEL)
         folder = Path.home() / "Library" / "LaunchAgents"
-        self.supervisor = LaunchdJob(self.launchctl, self.domain, LABEL, folder, PACE)
-        self.watch = Watch(home / "state", ask_health, PACE, within=30.0)
+        self.supervisor = LaunchdJob(self.launchctl, self.domain, LABEL, folder, CLOCK)
+        self.watch = Watch(home / "state", ask_health, CLOCK, within=30.0)
         python = home / "python"
         home.mkdir(exist_ok=True)
         python.write_text(
@@ -63,8 +62,10 @@ class Trial:
 
     def install(self, job: JobSpec | None = None) -> install.Installed:
         job = job or self.job
-        definition = plist.render(job, LABEL, plist.template())
-        return install.install(self.supervisor, Offer(job, definition, "0.1.0"), self.watch, PACE)
+        definition = render_plist(job, LABEL, plist_template())
+        return install.install(
+            self.supervisor, InstallRequest(job, definition, "0.1.0"), self.watch, CLOCK
+        )
 
 
 @pytest.fixture
@@ -73,14 +74,14 @@ def trial() -> Iterator[Trial]:
     home = Path.home() / "Library" / "Caches" / f"omlxd-test-{os.getpid()}"
     trial = Trial(home)
     yield trial
-    uninstall.uninstall([trial.supervisor], home / "state", PACE)
+    uninstall.uninstall([trial.supervisor], home / "state", CLOCK)
     trial.launchctl.enable(trial.target)
     subprocess.run(["/bin/rm", "-rf", str(home)], check=True)
 
 
 def test_plutil_accepts_the_plist(tmp_path: Path, trial: Trial) -> None:
     path = tmp_path / "job.plist"
-    path.write_bytes(plist.render(trial.job, LABEL, plist.template()))
+    path.write_bytes(render_plist(trial.job, LABEL, plist_template()))
     assert subprocess.run(["/usr/bin/plutil", "-lint", str(path)], check=False).returncode == 0
     assert plistlib.loads(path.read_bytes())["KeepAlive"] == {"SuccessfulExit": False}
 
@@ -88,19 +89,19 @@ def test_plutil_accepts_the_plist(tmp_path: Path, trial: Trial) -> None:
 def test_install_twice_restart_stop_start_uninstall(trial: Trial) -> None:
     """T66, T67: the whole life, with the real asynchronous bootout."""
     first = trial.install()
-    assert first.course is Course.LOAD
+    assert first.course is InstallAction.LOAD
     view = trial.supervisor.view()
     assert (view.loaded, view.pid) == (True, first.record.pid)
-    assert trial.install().course is Course.KEEP
+    assert trial.install().course is InstallAction.KEEP
     changed = replace(trial.job, environment={"HF_HUB_OFFLINE": "1"})
     second = trial.install(changed)
     assert second.record.instance_id != first.record.instance_id
-    third = control.restart(trial.supervisor, trial.watch, PACE)
+    third = control.restart(trial.supervisor, trial.watch, CLOCK)
     assert third.instance_id != second.record.instance_id
-    assert control.stop(trial.supervisor, trial.watch, PACE, disable=False)
+    assert control.stop(trial.supervisor, trial.watch, CLOCK, disable=False)
     assert trial.launchctl.print(trial.target).code == Code.NOT_FOUND
-    assert control.start(trial.supervisor, trial.watch, PACE).pid != third.pid
-    done = uninstall.uninstall([trial.supervisor], trial.home / "state", PACE)
+    assert control.start(trial.supervisor, trial.watch, CLOCK).pid != third.pid
+    done = uninstall.uninstall([trial.supervisor], trial.home / "state", CLOCK)
     assert done.removed == (trial.supervisor.definition,)
 
 
@@ -130,7 +131,7 @@ def test_the_codes_of_this_macos(trial: Trial) -> None:
     assert trial.launchctl.bootout(trial.target).code in (Code.NO_PROCESS, Code.NOT_FOUND)
     assert trial.launchctl.kickstart(trial.target).code == Code.NOT_FOUND
     assert trial.launchctl.list(LABEL) is None
-    assert presence(trial.launchctl.print("gui/4294967").code) is Presence.NO_DOMAIN
+    assert load_state(trial.launchctl.print("gui/4294967").code) is LoadState.NO_DOMAIN
     trial.install()
     again = trial.launchctl.bootstrap(trial.domain.name, str(trial.supervisor.definition))
     assert again.code in (Code.IO_ERROR, Code.EXISTS, Code.IN_PROGRESS)
@@ -138,10 +139,10 @@ def test_the_codes_of_this_macos(trial: Trial) -> None:
 
 def test_a_disabled_job_is_refused_and_start_enables_it(trial: Trial) -> None:
     trial.install()
-    control.stop(trial.supervisor, trial.watch, PACE, disable=True)
+    control.stop(trial.supervisor, trial.watch, CLOCK, disable=True)
     refused = trial.launchctl.bootstrap(trial.domain.name, str(trial.supervisor.definition))
     assert refused.code in (Code.IO_ERROR, Code.DISABLED)
-    control.start(trial.supervisor, trial.watch, PACE)
+    control.start(trial.supervisor, trial.watch, CLOCK)
 
 
 def test_the_assertion_is_held_while_working_only() -> None:

@@ -21,9 +21,8 @@ from omlxd import __version__
 from omlxd.config.paths import standard_paths
 from omlxd.daemon.listen import listen
 from omlxd.errors import ConfigError, EngineDied
-from omlxd.service import tenure
-from omlxd.service.logfiles import open_log
-from omlxd.service.single_instance import InstanceLock
+from omlxd.service.daemon_run import DaemonRun, InstanceLock
+from omlxd.service.log_files import open_log
 
 KEYS = {"port", "host", "mode", "version", "claim"}
 
@@ -38,7 +37,7 @@ def main() -> int:
     arguments = parser.parse_args()
     home = arguments.home or os.environ.get("OMLXD_HOME")
     found = standard_paths(Path(home) if home else None, Path(arguments.config))
-    who = tenure.Tenant(
+    daemon_run = DaemonRun(
         state=found.state,
         logs=found.logs,
         version=version_of(found.config_file),
@@ -52,7 +51,7 @@ def main() -> int:
         records.write(f"instance {lock.record.instance_id}\n")
         return serve(read(found.config_file), lock)
 
-    return tenure.run(who, body)
+    return daemon_run.run(body)
 
 
 def version_of(path: Path) -> str:

@@ -24,10 +24,10 @@ from omlxd.cli.service_context import Context, context
 from omlxd.doctor.finding import Finding
 from omlxd.instance import ask_health
 from omlxd.service.interpreter import Interpreter
+from omlxd.service.job import LABEL
 from omlxd.service.launchctl import Launchctl, Run, run_process
 from omlxd.service.machine import Machine
-from omlxd.service.names import LABEL
-from omlxd.service.supervisor import Pace
+from omlxd.service.supervisor import Clock
 from omlxd.service.systemd import Systemctl
 from omlxd.service.watch import Watch
 
@@ -51,7 +51,7 @@ class ImpatientContext(Context):
     within: float
 
     def watch(self) -> Watch:
-        return Watch(self.paths.state, ask_health, self.machine.pace, within=self.within)
+        return Watch(self.paths.state, ask_health, self.machine.clock, within=self.within)
 
 
 def stand_in(world: Path) -> ModuleType:
@@ -120,7 +120,7 @@ class Mac:
             launchctl=Launchctl(str(SUPPORT / "launchctl"), run),
             systemctl=Systemctl(),
             systemd_booted=lambda: False,
-            pace=Pace(time.monotonic, lambda seconds: time.sleep(min(seconds, 0.1))),
+            clock=Clock(time.monotonic, lambda seconds: time.sleep(min(seconds, 0.1))),
             system_folder=self.user_home / "LaunchDaemons",
         )
 

@@ -13,11 +13,10 @@ import pytest
 
 from omlxd.doctor.finding import Finding
 from omlxd.service import machine
-from omlxd.service.domains import choose
-from omlxd.service.launchctl import Launchctl
+from omlxd.service.launchctl import Launchctl, load_state
+from omlxd.service.launchd import choose_domain
 from omlxd.service.machine import Machine
-from omlxd.service.steps import presence
-from omlxd.service.supervisor import Pace
+from omlxd.service.supervisor import Clock
 from omlxd.service.systemd import Systemctl
 from tests.integration.service.conftest import Mac
 
@@ -52,7 +51,7 @@ class RealMac(Mac):
             launchctl=Launchctl(),
             systemctl=Systemctl(),
             systemd_booted=lambda: False,
-            pace=Pace(time.monotonic, time.sleep),
+            clock=Clock(time.monotonic, time.sleep),
             system_folder=self.user_home / "LaunchDaemons",
         )
 
@@ -66,7 +65,7 @@ class RealMac(Mac):
 
     def job(self, target: str = "") -> dict[str, Any] | None:
         control = Launchctl()
-        domain = choose(self.uid, lambda name: presence(control.print(name).code))
+        domain = choose_domain(self.uid, lambda name: load_state(control.print(name).code))
         if not control.print(domain.target(self.label)).ok:
             return None
         listed = control.list(self.label)

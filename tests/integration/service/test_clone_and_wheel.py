@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from omlxd.instance import running
-from omlxd.service.names import LABEL
+from omlxd.service.job import LABEL
 from tests.integration.service.conftest import FREE_PORT, REPOSITORY, SUPPORT, UID, stand_in
 
 AS_ON_A_MAC = f"""

@@ -12,11 +12,10 @@ import pytest
 
 from omlxd.cli import service
 from omlxd.errors import ServiceFailed
-from omlxd.service import install, plist
-from omlxd.service.domains import SYSTEM
-from omlxd.service.job import Account
-from omlxd.service.launchd_job import LaunchdJob
-from omlxd.service.names import LABEL
+from omlxd.service import install
+from omlxd.service.definition import plist_template, render_plist
+from omlxd.service.job import LABEL, Account
+from omlxd.service.launchd import SYSTEM, LaunchdJob
 from tests.integration.service.conftest import GUI, Mac
 
 Until = Callable[[Callable[[], bool]], None]
@@ -216,10 +215,10 @@ def test_a_system_daemon_runs_for_its_account_and_has_no_agent_keys(mac: Mac) ->
     machine = context.machine
     folder = machine.system_folder
     job = replace(mac.context("install").job(), home=mac.home, account=account, environment={})
-    supervisor = LaunchdJob(machine.launchctl, SYSTEM, LABEL, folder, machine.pace)
-    definition = plist.render(job, LABEL, plist.template())
+    supervisor = LaunchdJob(machine.launchctl, SYSTEM, LABEL, folder, machine.clock)
+    definition = render_plist(job, LABEL, plist_template())
     offer = install.Offer(job=job, definition=definition, version="0.1.0")
-    done = install.install(supervisor, offer, context.watch(), machine.pace)
+    done = install.install(supervisor, offer, context.watch(), machine.clock)
     assert mac.job(f"system/{LABEL}") is not None
     keys = plistlib.loads((folder / f"{LABEL}.plist").read_bytes())
     assert keys["UserName"] == "somebody"

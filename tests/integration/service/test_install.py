@@ -15,11 +15,12 @@ import pytest
 
 from omlxd.cli import service
 from omlxd.errors import ServiceFailed
-from omlxd.service import last_exit
-from omlxd.service.exit_codes import Ending
+from omlxd.service import exits
+from omlxd.service.exits import Ending
 from tests.integration.service.conftest import GUI, UID, USER, Mac
 
 Until = Callable[[Callable[[], bool]], None]
+NEVER = exits.LastExit(0.0, 0, None, Ending.STOPPED, 0, None, None, True)
 
 
 def test_a_first_installation_runs_and_is_healthy(
@@ -172,7 +173,7 @@ def test_a_wrong_configuration_is_named_and_nothing_stays(mac: Mac) -> None:
         mac.omlxd("install")
     assert not mac.plist.exists()
     assert mac.job() is None
-    ended = last_exit.read(mac.state)
+    ended = exits.read_last_exit(mac.state)
     assert ended is not None
     assert (ended.ending, ended.code) == (Ending.CONFIG, 0)
 
@@ -182,7 +183,7 @@ def test_a_taken_port_is_named_and_never_looped_on(mac: Mac, taken_port: int) ->
     mac.config(f"port = {taken_port}\n")
     with pytest.raises(ServiceFailed, match=f"Port {taken_port} on 127.0.0.1 is taken by"):
         mac.omlxd("install")
-    ended = last_exit.read(mac.state)
+    ended = exits.read_last_exit(mac.state)
     assert ended is not None
     assert (ended.error, ended.code) == ("port_taken", 0)
 
@@ -193,7 +194,7 @@ def test_a_taken_port_after_login_ends_once(mac: Mac, taken_port: int, until: Un
     mac.omlxd("stop")
     mac.config(f"port = {taken_port}\n")
     mac.launchctl("bootstrap", f"gui/{UID}", str(mac.plist))
-    until(lambda: (last_exit.read(mac.state) or _never).error == "port_taken")
+    until(lambda: (exits.read_last_exit(mac.state) or NEVER).error == "port_taken")
     until(lambda: (mac.job() or {}).get("pid") is None)
     job = mac.job()
     assert job is not None
@@ -206,7 +207,7 @@ def test_a_crash_at_every_start_ends_too(mac: Mac, until: Until) -> None:
     mac.omlxd("stop")
     mac.config('mode = "broken"\n')
     mac.launchctl("bootstrap", f"gui/{UID}", str(mac.plist))
-    until(lambda: (last_exit.read(mac.state) or _never).ending is Ending.LOOPING)
+    until(lambda: (exits.read_last_exit(mac.state) or NEVER).ending is Ending.LOOPING)
     until(lambda: (mac.job() or {}).get("pid") is None)
     job = mac.job()
     assert job is not None
@@ -309,6 +310,3 @@ def test_a_dry_run_touches_nothing(mac: Mac, capsys: pytest.CaptureFixture[str])
     assert keys["Label"] == "io.github.omlxd.omlxd"
     assert not mac.plist.exists()
     assert not mac.home.exists()
-
-
-_never = last_exit.LastExit(0.0, 0, None, Ending.STOPPED, 0, None, None, True)

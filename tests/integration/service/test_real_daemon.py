@@ -18,8 +18,8 @@ import pytest
 from omlxd import instance
 from omlxd.doctor.finding import Verdict
 from omlxd.errors import ServiceFailed
-from omlxd.service import last_exit
-from omlxd.service.exit_codes import Ending
+from omlxd.service import exits
+from omlxd.service.exits import Ending
 from tests.integration.service.conftest import FREE_PORT, REAL_DAEMON, REPOSITORY, Mac
 from tests.integration.service.real_mac import RealMac
 from tests.support.daemon import link_models
@@ -145,7 +145,7 @@ def test_a_restart_gives_another_instance(service: Mac) -> None:
     second = health(service)["instance_id"]
     assert second == service.record()["instance_id"]
     assert second != first["instance_id"]
-    ended = last_exit.read(service.state)
+    ended = exits.read_last_exit(service.state)
     assert ended is not None
     assert (ended.instance_id, ended.code) == (first["instance_id"], 0)
 
@@ -227,7 +227,7 @@ def test_when_the_device_is_lost_it_ends_with_75_and_is_started_again(
         assert lost.json()["error"]["code"] == "engine_died"
         fault.unlink()
         until(lambda: new_instance(service, first))
-        ended = last_exit.read(service.state)
+        ended = exits.read_last_exit(service.state)
         assert ended is not None
         assert (ended.instance_id, ended.code) == (first["instance_id"], 75)
         assert ended.ending is Ending.BROKEN
@@ -268,7 +268,7 @@ def test_a_disk_without_room_for_the_log_stops_nothing(service: Mac, full_disk: 
         assert service.omlxd("start") == 0
         assert chat(service, max_tokens=3).status_code == 200
         assert service.omlxd("stop") == 0
-        ended = last_exit.read(service.state)
+        ended = exits.read_last_exit(service.state)
         assert ended is not None
         assert ended.code == 0
         assert (full_disk / "omlxd.log").stat().st_size == 0

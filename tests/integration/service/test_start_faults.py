@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from omlxd.daemon.listen import listen
+from omlxd.doctor.daemon import check_port
 from omlxd.doctor.finding import Verdict
-from omlxd.doctor.network import check_port
 from omlxd.errors import PortTaken
-from omlxd.service.restarts import MOST_STARTS
+from omlxd.service.exits import MOST_STARTS
 from tests.integration.service.conftest import REPOSITORY
 from tests.support.signals import default_signals
 
@@ -98,7 +98,7 @@ def test_a_broken_installation_is_counted_like_any_fault(tmp_path: Path, module:
 
 
 def test_an_installation_that_cannot_even_count_ends_it_for_good(tmp_path: Path) -> None:
-    ended = serve(tmp_path, fault="sys.modules['omlxd.service.tenure'] = None")
+    ended = serve(tmp_path, fault="sys.modules['omlxd.service.daemon_run'] = None")
     assert ended.returncode == 0
     assert "ModuleNotFoundError" in ended.stderr
 

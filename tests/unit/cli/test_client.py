@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omlxd.cli.client import Daemon, NotRunning, Unreachable, find_url
-from omlxd.service.single_instance import take
+from omlxd.service.daemon_run import take
 
 GONE = 2**22 + 1
 """Above the largest process id of Linux and macOS."""

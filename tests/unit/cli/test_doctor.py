@@ -14,7 +14,7 @@ from omlxd.cli.main import run
 from omlxd.cli.service_context import context
 from omlxd.doctor.finding import Verdict
 from omlxd.service import machine
-from omlxd.service.definition import of_mac, of_user
+from omlxd.service.definition import system_definition, user_definition
 from omlxd.service.launchctl import Launchctl
 from omlxd.service.machine import Machine
 from omlxd.service.systemd import Systemctl
@@ -39,11 +39,11 @@ def test_where_only_the_whole_mac_has_a_daemon_it_is_named_and_nothing_else_look
         launchctl=Launchctl("/none"),
         systemctl=Systemctl("/none"),
         systemd_booted=lambda: False,
-        pace=Time().pace,
+        clock=Time().clock,
         system_folder=tmp_path,
     )
     job = {"ProgramArguments": ["/python", "--home", "/all"], "UserName": "_omlxd"}
-    of_mac(tmp_path).write_bytes(plistlib.dumps(job))
+    system_definition(tmp_path).write_bytes(plistlib.dumps(job))
     monkeypatch.setattr(machine, "this_machine", lambda: here)
     monkeypatch.setattr(doctor, "_machine", lambda *_: iter(()))
     parser = ArgumentParser()
@@ -52,7 +52,7 @@ def test_where_only_the_whole_mac_has_a_daemon_it_is_named_and_nothing_else_look
     assert (finding.verdict, finding.remedy) == (Verdict.WARN, "sudo omlxd doctor --system")
     named = parser.parse_args(["doctor", "--home", str(tmp_path / "x")])
     assert not context(named, {}, here).means_system()
-    own = of_user("darwin", here.user_home)
+    own = user_definition("darwin", here.user_home)
     own.parent.mkdir(parents=True)
     own.write_bytes(plistlib.dumps(job))
     assert not context(parser.parse_args(["doctor"]), {}, here).means_system()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil  # noqa: F401 - before a test makes this another platform
 import pytest
 
 from omlxd.api.key_file import LOCAL_FILE, path_in, read_keys
@@ -14,10 +15,15 @@ from omlxd.cli.home import daemon_paths
 from omlxd.cli.main import run
 from omlxd.config.paths import standard_paths
 from omlxd.instance import RECORD
-from omlxd.service import plist, systemd
-from omlxd.service.definition import AGENTS, UNITS, installed
-from omlxd.service.job import JobSpec
-from omlxd.service.names import LABEL, UNIT
+from omlxd.service import systemd
+from omlxd.service.definition import (
+    AGENTS,
+    UNITS,
+    installed_definition,
+    plist_template,
+    render_plist,
+)
+from omlxd.service.job import LABEL, UNIT, JobSpec
 
 
 def definition(
@@ -28,7 +34,9 @@ def definition(
         "/python", found.config_file, found.state, found.logs, home, dict(environment or {})
     )
     return (
-        systemd.render(job) if platform == "linux" else plist.render(job, LABEL, plist.template())
+        systemd.render_unit(job)
+        if platform == "linux"
+        else render_plist(job, LABEL, plist_template())
     )
 
 
@@ -106,7 +114,7 @@ def test_the_daemon_of_the_whole_mac_is_meant_by_root_and_by_who_has_none(tmp_pa
     (daemons / f"{LABEL}.plist").write_bytes(definition(Path("/all"), "darwin"))
 
     def home(uid: int) -> Path | None:
-        found = installed("darwin", uid, user, daemons)
+        found = installed_definition("darwin", uid, user, daemons)
         return None if found is None else found.home
 
     assert home(501) == Path("/all")

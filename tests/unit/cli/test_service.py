@@ -13,11 +13,11 @@ from omlxd.cli import service
 from omlxd.cli.service_context import Context, context
 from omlxd.config.paths import standard_paths
 from omlxd.errors import ConfigError
-from omlxd.service import machine, plist, systemd
-from omlxd.service.job import Account, JobSpec
+from omlxd.service import machine, systemd
+from omlxd.service.definition import plist_template, render_plist
+from omlxd.service.job import LABEL, UNIT, Account, JobSpec
 from omlxd.service.launchctl import Launchctl
 from omlxd.service.machine import Machine
-from omlxd.service.names import LABEL, UNIT
 from omlxd.service.systemd import Systemctl
 from tests.unit.service.fakes import Time
 
@@ -31,7 +31,7 @@ def here(tmp_path: Path) -> Machine:
         launchctl=Launchctl("/none"),
         systemctl=Systemctl("/none"),
         systemd_booted=lambda: True,
-        pace=Time().pace,
+        clock=Time().clock,
         system_folder=tmp_path / "LaunchDaemons",
     )
 
@@ -53,10 +53,10 @@ def install(
         "/python", found.config_file, found.state, found.logs, home, dict(environment or {})
     )
     path = here.user_home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
-    content = plist.render(job, LABEL, plist.template())
+    content = render_plist(job, LABEL, plist_template())
     if here.platform != "darwin":
         path = here.user_home / ".config" / "systemd" / "user" / UNIT
-        content = systemd.render(job)
+        content = systemd.render_unit(job)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
@@ -74,12 +74,12 @@ def test_every_verb_looks_where_the_service_was_installed(
     assert found.home == Path("/data/x")
     assert found.paths == standard_paths(Path("/data/x"), Path("/etc/omlxd.toml"))
     assert found.job().home == Path("/data/x")
-    assert found.belongings().config_file is None, "a purge keeps it: it is the user's own"
+    assert found.purge_paths().config_file is None, "a purge keeps it: it is the user's own"
 
 
 def test_the_configuration_at_its_usual_place_stays_a_belonging(here: Machine) -> None:
     install(here, Path("/data/x"))
-    assert asked(here, "uninstall").belongings().config_file == Path("/data/x/config.toml")
+    assert asked(here, "uninstall").purge_paths().config_file == Path("/data/x/config.toml")
 
 
 def test_what_is_named_wins_over_what_is_installed(here: Machine) -> None:
@@ -110,7 +110,7 @@ def test_the_folders_of_the_installing_shell_are_the_service_s(
     found = asked(here, verb, environ={"HF_HOME": "/hf"})
     assert found.paths == there
     assert found.job().environment == {**folders, "HF_HOME": "/hf"}, "it will look there again"
-    assert found.belongings().config_file == there.config_file
+    assert found.purge_paths().config_file == there.config_file
 
 
 def test_an_installation_moves_the_service_to_the_folders_of_its_shell(
@@ -142,7 +142,7 @@ def test_the_daemon_of_the_whole_mac_has_a_definition_of_its_own(here: Machine) 
     job = JobSpec("/python", found.config_file, found.state, found.logs, Path("/srv/omlxd"))
     here.system_folder.mkdir()
     (here.system_folder / f"{LABEL}.plist").write_bytes(
-        plist.render(replace(job, account=account), LABEL, plist.template())
+        render_plist(replace(job, account=account), LABEL, plist_template())
     )
     assert asked(here, "status", "--system").paths == found
 

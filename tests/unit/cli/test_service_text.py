@@ -9,8 +9,7 @@ import pytest
 from omlxd.cli.service_text import as_json, as_text, is_healthy, not_carried
 from omlxd.instance import Healthy, InstanceRecord
 from omlxd.service.control import ServiceStatus
-from omlxd.service.exit_codes import Ending
-from omlxd.service.last_exit import LastExit
+from omlxd.service.exits import Ending, LastExit
 from omlxd.service.supervisor import JobView
 
 PYTHON = "/opt/omlxd/bin/python"

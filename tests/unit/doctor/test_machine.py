@@ -1,24 +1,97 @@
-"""What the doctor says of memory, port, reach, daemon and guard."""
+"""What the doctor says of Python, MLX, the GPU and the memory."""
 
-import errno
-import socket
+import json
+import subprocess
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-from omlxd.doctor import network
-from omlxd.doctor.finding import Verdict, failed, ok, warn
-from omlxd.doctor.memory import check_memory, wired
-from omlxd.doctor.network import check_guard, check_health, check_port, check_reach, check_socket
-from omlxd.errors import ConfigError, PortTaken
+from omlxd.doctor.finding import Verdict
+from omlxd.doctor.machine import (
+    RuntimeBroken,
+    RuntimeInfo,
+    check_gpu,
+    check_memory,
+    check_mlx,
+    check_python,
+    check_wired_limit,
+    probe_runtime,
+)
 from omlxd.host.protocol import Host
-from omlxd.instance import Healthy, InstanceRecord, Unhealthy
 from omlxd.policy.ceiling import DynamicFilter, compute_ceilings
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.policy.tiers import GuardPolicy
-from omlxd.service.job import Account
+from omlxd.service.interpreter import Interpreter
 from omlxd.units import GiB, MiB
+
+FACTS = RuntimeInfo("0.32.4", "0.32.2", 1, "Apple M4 Pro", 17 * GiB)
+PYTHON = Interpreter(
+    executable="/opt/tools/omlxd/bin/python",
+    exists=True,
+    prefix="/opt/tools/omlxd",
+    base="/opt/python",
+    system="Darwin",
+    machine="arm64",
+    user_home="/Users/me",
+    project=False,
+    throwaway=(),
+)
+
+
+def answered(code: int, stdout: str = "", stderr: str = "") -> RuntimeInfo | RuntimeBroken:
+    return probe_runtime(
+        lambda command, _: subprocess.CompletedProcess(command, code, stdout, stderr)
+    )
+
+
+def test_the_probe_reads_what_the_runtime_says() -> None:
+    said = {"mlx": "0.32.4", "mlx_lm": "0.32.2", "gpus": 1, "device": "Apple M4 Pro"}
+    text = "noise\n" + json.dumps({**said, "working_set": 17 * GiB, "more": 1}) + "\n"
+    assert answered(0, text) == FACTS
+
+
+def test_a_runtime_that_cannot_be_imported_says_why() -> None:
+    found = answered(1, "", "Traceback\n  line\nImportError: no libmlx\n\n")
+    assert found == RuntimeBroken("ImportError: no libmlx")
+    finding = check_mlx(found)
+    assert finding.verdict is Verdict.FAIL
+    assert "no libmlx" in finding.text
+    assert finding.remedy is not None
+    assert check_gpu(found, "darwin") is None
+
+
+def test_a_runtime_that_crashes_hangs_or_says_nothing_is_told_apart() -> None:
+    assert answered(-6) == RuntimeBroken("importing it ends the process with signal 6")
+    assert answered(3) == RuntimeBroken("importing it fails (code 3)")
+    assert answered(0, "{}") == RuntimeBroken("importing it fails (code 0)")
+
+    def hangs(command: object, limit: float) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired("python", limit)
+
+    def absent(command: object, limit: float) -> subprocess.CompletedProcess[str]:
+        raise OSError(2, "No such file")
+
+    assert probe_runtime(hangs) == RuntimeBroken("importing it takes longer than 60 s")
+    broken = probe_runtime(absent, "/gone/python")
+    assert broken == RuntimeBroken("/gone/python cannot be started: No such file")
+
+
+def test_no_gpu_is_a_failure_on_a_mac_and_a_warning_elsewhere() -> None:
+    bare = replace(FACTS, gpus=0, device=None, working_set=None)
+    for platform, verdict in (("darwin", Verdict.FAIL), ("linux", Verdict.WARN)):
+        finding = check_gpu(bare, platform)
+        assert finding is not None
+        assert finding.verdict is verdict
+    present = check_gpu(FACTS, "darwin")
+    assert present is not None
+    assert (present.verdict, present.text) == (Verdict.OK, "Apple M4 Pro, 17.0GB usable")
+
+
+def test_python_under_rosetta_fails_and_a_newer_one_is_a_warning() -> None:
+    assert check_python(PYTHON, (3, 12), "Python 3.12.1").verdict is Verdict.OK
+    rosetta = check_python(replace(PYTHON, machine="x86_64"), (3, 12), "Python 3.12.1")
+    assert rosetta.verdict is Verdict.FAIL
+    assert "Rosetta" in rosetta.text
+    assert check_python(PYTHON, (3, 99), "Python 3.99.0").verdict is Verdict.WARN
+
 
 READING = MemoryReading(
     taken_at=100.0,
@@ -32,15 +105,6 @@ READING = MemoryReading(
     compressor=0,
     device_cap=24 * GiB,
     os_pressure=OsPressure.NORMAL,
-)
-RUNNING = InstanceRecord(
-    instance_id="i-1",
-    pid=42,
-    process_started=1.0,
-    started_at=1.0,
-    version="1.0",
-    host="127.0.0.1",
-    port=8484,
 )
 
 
@@ -111,135 +175,13 @@ def test_the_wired_limit_gets_the_safe_advice() -> None:
         None,
         100.0,
     )
-    (low,) = wired(ceilings, 0)
+    (low,) = check_wired_limit(ceilings, 0)
     assert low.verdict is Verdict.WARN
     assert "sudo sysctl iogpu.wired_limit_mb=" in low.text
-    risky = wired(replace(ceilings, device_cap=32 * GiB), 32 * GiB)
+    risky = check_wired_limit(replace(ceilings, device_cap=32 * GiB), 32 * GiB)
     assert [finding.verdict for finding in risky] == [Verdict.WARN]
-    fine = wired(replace(ceilings, device_cap=ceilings.static), ceilings.static // MiB * MiB)
+    fine = check_wired_limit(
+        replace(ceilings, device_cap=ceilings.static), ceilings.static // MiB * MiB
+    )
     assert [finding.verdict for finding in fine] == [Verdict.OK]
-    assert wired(replace(ceilings, device_cap=None), None) == []
-
-
-def port_of(port: int, running: InstanceRecord | None, error: OSError | None = None) -> Verdict:
-    return check_port(
-        "127.0.0.1",
-        port,
-        running,
-        serviced=True,
-        bind=lambda *_: error,
-        holder=lambda *_: "nginx (pid 7)",
-    ).verdict
-
-
-def test_a_port_is_free_ours_or_taken_by_somebody_named() -> None:
-    assert port_of(8484, None) is Verdict.OK
-    assert port_of(0, None) is Verdict.OK
-    assert port_of(8484, RUNNING, OSError("in use")) is Verdict.OK
-    assert port_of(9999, RUNNING) is Verdict.WARN
-    assert port_of(8484, None, OSError(errno.EADDRINUSE, "Address in use")) is Verdict.FAIL
-    taken = check_port(
-        "127.0.0.1",
-        8484,
-        None,
-        serviced=True,
-        bind=lambda *_: OSError(errno.EADDRINUSE, "Address in use"),
-        holder=lambda *_: "nginx (pid 7)",
-    )
-    assert "nginx (pid 7)" in taken.text
-    nowhere = OSError(errno.EADDRNOTAVAIL, "No such address here")
-    bad = check_port(
-        "10.0.0.1", 1, None, serviced=True, bind=lambda *_: nowhere, holder=lambda *_: "nginx"
-    )
-    assert (bad.verdict, "held by" in bad.text) == (Verdict.FAIL, False)
-    assert port_of(8484, None, socket.gaierror(-2, "unknown")) is Verdict.FAIL
-
-
-@pytest.mark.parametrize(
-    ("error", "alone", "beside_ours"),
-    [
-        (None, Verdict.OK, Verdict.WARN),
-        (PortTaken("it is taken"), Verdict.FAIL, Verdict.OK),
-        (ConfigError(["server.socket: chmod 700"]), Verdict.FAIL, Verdict.FAIL),
-    ],
-)
-def test_the_unix_socket_is_judged_as_serve_judges_it(
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception | None,
-    alone: Verdict,
-    beside_ours: Verdict,
-) -> None:
-    asked = []
-
-    def check(name: str, uid: int) -> None:
-        asked.append((name, uid))
-        if error is not None:
-            raise error
-
-    monkeypatch.setattr(network, "check_local_socket", check)
-    assert check_socket("/d/o.sock", None, serviced=True).verdict is alone
-    assert check_socket("/d/o.sock", RUNNING, serviced=True).verdict is beside_ours
-    check_socket("~/o.sock", None, Account("ann", 501, 20, Path("/Users/ann")), serviced=True)
-    assert asked[-1] == ("/Users/ann/o.sock", 501)
-
-
-@pytest.mark.parametrize(
-    ("host", "any_key", "verdict"),
-    [
-        ("127.0.0.1", False, Verdict.OK),
-        ("::1", False, Verdict.OK),
-        ("localhost", False, Verdict.OK),
-        ("0.0.0.0", False, Verdict.FAIL),
-        ("0.0.0.0", True, Verdict.WARN),
-        ("box.example", False, Verdict.FAIL),
-    ],
-)
-def test_a_far_reach_without_a_key_fails(host: str, any_key: bool, verdict: Verdict) -> None:
-    assert check_reach(host, any_key=any_key).verdict is verdict
-
-
-def test_the_daemon_is_absent_healthy_hanging_or_another_one() -> None:
-    assert check_health(None, None, serviced=True).verdict is Verdict.WARN
-    assert check_health(RUNNING, Healthy("i-1", "1.0"), serviced=True).verdict is Verdict.OK
-    assert check_health(RUNNING, Healthy("i-2", "1.0"), serviced=True).verdict is Verdict.FAIL
-    assert check_health(RUNNING, Unhealthy("it hangs"), serviced=True).verdict is Verdict.FAIL
-    assert check_health(RUNNING, None, serviced=True).verdict is Verdict.FAIL
-
-
-def test_the_guard_of_the_running_daemon_speaks_for_itself() -> None:
-    bound = {"binding": "dynamic", "remedy": "Close other apps."}
-    assert check_guard({"enabled": True, "pressure_level": "ok", "ceiling": bound}) == ok(
-        "guard", "memory pressure is ok (bound: dynamic)"
-    )
-    assert check_guard({"enabled": True, "pressure_level": "hard", "ceiling": bound}) == warn(
-        "guard", "memory pressure is hard (bound: dynamic)", "Close other apps."
-    )
-    assert check_guard({"enabled": False, "pressure_level": "ok"}).verdict is Verdict.WARN
-    held = {**bound, "enforced": False, "admission_paused": True, "pause_reason": "Why."}
-    assert check_guard({"enabled": True, "pressure_level": "ok", "ceiling": held}) == warn(
-        "guard",
-        "memory pressure is ok (bound: dynamic), and nothing is done about it (monitor mode), "
-        "new requests wait",
-        "Why.",
-    )
-    assert check_guard({}).verdict is Verdict.WARN
-
-
-def test_only_failures_fail() -> None:
-    assert not failed([ok("a", ""), warn("b", "")])
-
-
-@pytest.mark.parametrize("serviced", [True, False])
-def test_a_remedy_names_the_service_only_where_it_has_the_daemon(
-    monkeypatch: pytest.MonkeyPatch, serviced: bool
-) -> None:
-    """A daemon with ``--port`` was started by hand, and ``omlxd service`` may not work here."""
-    monkeypatch.setattr(network, "check_local_socket", lambda name, uid: None)
-    for finding in (
-        check_port("127.0.0.1", 9999, RUNNING, serviced=serviced, holder=lambda *_: ""),
-        check_socket("/d/o.sock", RUNNING, serviced=serviced),
-        check_health(RUNNING, None, serviced=serviced),
-        check_health(None, None, serviced=serviced),
-    ):
-        assert finding.remedy is not None
-        assert ("omlxd service" in finding.remedy) is serviced
+    assert check_wired_limit(replace(ceilings, device_cap=None), None) == []

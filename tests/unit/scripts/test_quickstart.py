@@ -11,7 +11,7 @@ import httpx
 import pytest
 import quickstart
 
-from omlxd.service import single_instance
+from omlxd.service import daemon_run
 
 URL = "http://127.0.0.1:8484"
 KEY = "omlxd_key-of-this-run"
@@ -117,7 +117,7 @@ def test_a_second_daemon_of_the_clone_is_not_started_and_the_log_of_the_first_is
     """On another port than the one asked for."""
     monkeypatch.setattr(quickstart, "HOME", tmp_path)
     monkeypatch.setattr(quickstart, "runs_at", lambda url: False)
-    lock = single_instance.take(tmp_path / "state", version="1", interpreter="python", now=0.0)
+    lock = daemon_run.take(tmp_path / "state", version="1", interpreter="python", now=0.0)
     with pytest.raises(quickstart.CannotGoOn, match=f"process {os.getpid()}; wait"):
         quickstart.quickstart(8484, once=True)
     lock.announce("127.0.0.1", 8485)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from omlxd.errors import ServiceFailed
-from omlxd.service.supervisor import JobView, Pace
+from omlxd.service.supervisor import Clock, JobView
 
 
 class Time:
@@ -22,8 +22,8 @@ class Time:
         self.then()
 
     @property
-    def pace(self) -> Pace:
-        return Pace(lambda: self.now, self.sleep)
+    def clock(self) -> Clock:
+        return Clock(lambda: self.now, self.sleep)
 
 
 class FakeRun:

@@ -9,8 +9,9 @@ import pytest
 
 from omlxd.errors import ConfigError, ServiceFailed
 from omlxd.instance import Health, Healthy
-from omlxd.service import control, last_exit, plist
-from omlxd.service.install import Course, Installed, Offer, course, install
+from omlxd.service import control, exits
+from omlxd.service.definition import plist_template, render_plist
+from omlxd.service.install import InstallAction, Installed, InstallRequest, choose_action, install
 from omlxd.service.job import JobSpec
 from omlxd.service.uninstall import uninstall
 from omlxd.service.watch import Watch
@@ -33,8 +34,8 @@ class World:
 
     def start(self, definition: bytes) -> None:
         if definition == CONFIG_IS_WRONG:
-            who = last_exit.Leaving(1, None, True)
-            last_exit.conclude(self.state, ConfigError(["port: wrong"]), who, now=self.starts)
+            who = exits.ExitingProcess(1, None, True)
+            exits.record_exit(self.state, ConfigError(["port: wrong"]), who, now=self.starts)
             return
         self.starts += 1
         write_json(
@@ -54,12 +55,12 @@ class World:
         return Healthy(record["instance_id"], record["version"])
 
     def install(self, definition: bytes = b"job 1") -> Installed:
-        offer = Offer(self.job, definition, "1.0")
-        return install(self.supervisor, offer, self.watch, self.time.pace)
+        request = InstallRequest(self.job, definition, "1.0")
+        return install(self.supervisor, request, self.watch, self.time.clock)
 
     @property
     def watch(self) -> Watch:
-        return Watch(self.state, self.answer, self.time.pace)
+        return Watch(self.state, self.answer, self.time.clock)
 
 
 @pytest.fixture
@@ -70,21 +71,23 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.parametrize(
     ("loaded", "same", "running", "chosen"),
     [
-        (False, False, None, Course.LOAD),
-        (False, True, None, Course.LOAD),
-        (True, False, Healthy("x", "1.0"), Course.LOAD),
-        (True, True, None, Course.RESTART),
-        (True, True, Healthy("x", "0.9"), Course.RESTART),
-        (True, True, Healthy("x", "1.0"), Course.KEEP),
+        (False, False, None, InstallAction.LOAD),
+        (False, True, None, InstallAction.LOAD),
+        (True, False, Healthy("x", "1.0"), InstallAction.LOAD),
+        (True, True, None, InstallAction.RESTART),
+        (True, True, Healthy("x", "0.9"), InstallAction.RESTART),
+        (True, True, Healthy("x", "1.0"), InstallAction.KEEP),
     ],
 )
-def test_the_course(loaded: bool, same: bool, running: Healthy | None, chosen: Course) -> None:
-    assert course(loaded=loaded, same=same, version="1.0", running=running) is chosen
+def test_the_course(
+    loaded: bool, same: bool, running: Healthy | None, chosen: InstallAction
+) -> None:
+    assert choose_action(loaded=loaded, same=same, version="1.0", running=running) is chosen
 
 
 def test_a_first_installation_loads_and_remembers(world: World) -> None:
     done = world.install()
-    assert done.course is Course.LOAD
+    assert done.action is InstallAction.LOAD
     assert done.record.instance_id == "instance 1"
     assert world.supervisor.loaded == b"job 1"
     assert read_json(world.state / "service.json") == {
@@ -98,7 +101,7 @@ def test_a_first_installation_loads_and_remembers(world: World) -> None:
 def test_the_second_does_nothing(world: World) -> None:
     world.install()
     world.supervisor.done.clear()
-    assert world.install().course is Course.KEEP
+    assert world.install().action is InstallAction.KEEP
     assert world.supervisor.done == []
 
 
@@ -144,15 +147,15 @@ def test_a_stopped_service_stays_stopped_after_a_failed_update(world: World) -> 
 
 def test_a_failed_move_to_another_home_watches_the_previous_one(world: World) -> None:
     """The job that comes back runs in the data folder that its definition names."""
-    first = plist.render(world.job, "label", plist.template())
+    first = render_plist(world.job, "label", plist_template())
     world.install(first)
     old = world.state
     world.job = replace(world.job, state=old.with_name("moved"))
     world.supervisor.refuses.add(b"job of another home")
-    offer = Offer(world.job, b"job of another home", "1.0")
-    watch = Watch(world.job.state, world.answer, world.time.pace)
+    request = InstallRequest(world.job, b"job of another home", "1.0")
+    watch = Watch(world.job.state, world.answer, world.time.clock)
     with pytest.raises(ServiceFailed, match="previous service was restored and runs"):
-        install(world.supervisor, offer, watch, world.time.pace)
+        install(world.supervisor, request, watch, world.time.clock)
     assert world.supervisor.loaded == first
 
 
@@ -161,22 +164,22 @@ def test_a_job_in_the_other_domain_is_loaded_there_again_after_a_failure(world: 
     other = replace(world.supervisor, loaded=b"job 1", domain="user/501")
     world.supervisor.definition.write_bytes(b"job 1")
     world.supervisor.refuses.add(b"job 2")
-    offer = Offer(world.job, b"job 2", "1.0", others=(other,))
+    request = InstallRequest(world.job, b"job 2", "1.0", others=(other,))
     with pytest.raises(ServiceFailed, match="previous service was restored and runs"):
-        install(world.supervisor, offer, world.watch, world.time.pace)
+        install(world.supervisor, request, world.watch, world.time.clock)
     assert world.supervisor.loaded is None
     assert other.loaded == b"job 1"
     world.supervisor.refuses.clear()
-    install(world.supervisor, offer, world.watch, world.time.pace)
+    install(world.supervisor, request, world.watch, world.time.clock)
     assert (world.supervisor.loaded, other.loaded) == (b"job 2", None)
 
 
 def test_no_command_but_install_makes_the_data_folder(world: World) -> None:
     """Made by root, a system daemon could not enter it."""
     with pytest.raises(ServiceFailed, match="not installed"):
-        control.start(world.supervisor, world.watch, world.time.pace)
-    control.stop(world.supervisor, world.watch, world.time.pace, disable=False)
-    uninstall([world.supervisor], world.state, world.time.pace)
+        control.start(world.supervisor, world.watch, world.time.clock)
+    control.stop(world.supervisor, world.watch, world.time.clock, disable=False)
+    uninstall([world.supervisor], world.state, world.time.clock)
     assert not world.state.exists()
 
 
@@ -187,7 +190,7 @@ def test_no_command_but_install_touches_a_folder_that_is_not_the_service_s(world
     world.supervisor.loaded = b"job 1"
     world.state.mkdir()
     (world.state / "service.json").write_text("a stranger's")
-    pace = world.time.pace
+    pace = world.time.clock
     for command in (
         lambda: control.start(world.supervisor, world.watch, pace),
         lambda: control.restart(world.supervisor, world.watch, pace),
@@ -227,7 +230,7 @@ def test_an_older_version_that_runs_is_restarted(world: World) -> None:
     world.time.sleep(0)
     world.supervisor.pid = None
     # The played instance is this process, so it does not end: the stop by force follows.
-    assert world.install().course is Course.RESTART
+    assert world.install().action is InstallAction.RESTART
     assert world.supervisor.done[-2:] == ["stop_process", "load"]
 
 
@@ -241,7 +244,7 @@ def test_a_restart_without_a_record_waits_for_the_process_that_runs(world: World
             world.supervisor.pid = None
 
     world.supervisor.pid, world.time.then = 4711, drained
-    done = control.restart(world.supervisor, world.watch, world.time.pace)
+    done = control.restart(world.supervisor, world.watch, world.time.clock)
     assert world.supervisor.done[-2:] == ["stop_process", "start"]
     assert world.time.now > 20.0
     assert done.instance_id == "instance 2"
@@ -251,7 +254,7 @@ def test_a_process_without_a_record_that_never_ends_is_ended_by_force(world: Wor
     world.install()
     (world.state / "instance.json").unlink()
     world.supervisor.pid = 4711
-    control.restart(world.supervisor, world.watch, world.time.pace)
+    control.restart(world.supervisor, world.watch, world.time.clock)
     assert world.supervisor.done[-2:] == ["stop_process", "load"]
 
 
@@ -272,6 +275,6 @@ def test_a_folder_that_cannot_be_made_is_named(world: World, tmp_path: Path) -> 
 
 def test_a_restart_can_be_asked_for_only_where_it_makes_sense() -> None:
     healthy = Healthy("x", "1.0")
-    same = course(loaded=True, same=True, version="1.0", running=healthy, restart=True)
-    new = course(loaded=False, same=False, version="1.0", running=None, restart=True)
-    assert (same, new) == (Course.RESTART, Course.LOAD)
+    same = choose_action(loaded=True, same=True, version="1.0", running=healthy, restart=True)
+    new = choose_action(loaded=False, same=False, version="1.0", running=None, restart=True)
+    assert (same, new) == (InstallAction.RESTART, InstallAction.LOAD)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlxd.service.interpreter import Interpreter, look, objections
+from omlxd.service.interpreter import Interpreter, current_interpreter, problems
 
 GOOD = Interpreter(
     executable="/Users/ann/.local/share/uv/tools/omlxd/bin/python",
@@ -29,7 +29,7 @@ GOOD = Interpreter(
     ],
 )
 def test_lasting_places_are_fine(executable: str) -> None:
-    assert objections(replace(GOOD, executable=executable)) == ()
+    assert problems(replace(GOOD, executable=executable)) == ()
 
 
 @pytest.mark.parametrize(
@@ -66,30 +66,30 @@ def test_lasting_places_are_fine(executable: str) -> None:
 def test_what_vanishes_or_cannot_work_is_refused(
     change: dict[str, object], says: str, final: bool
 ) -> None:
-    found = objections(replace(GOOD, **change))  # type: ignore[arg-type]
+    found = problems(replace(GOOD, **change))  # type: ignore[arg-type]
     assert says in found[0].text
     assert found[0].final is final
 
 
 def test_a_neighbour_of_a_cache_is_no_cache() -> None:
-    assert objections(replace(GOOD, executable="/Users/ann/.cache/uv-envs/bin/python")) == ()
+    assert problems(replace(GOOD, executable="/Users/ann/.cache/uv-envs/bin/python")) == ()
 
 
 def test_intel_python_is_fine_where_there_is_no_rosetta() -> None:
-    assert objections(replace(GOOD, system="Linux", machine="x86_64")) == ()
+    assert problems(replace(GOOD, system="Linux", machine="x86_64")) == ()
 
 
 def test_the_worst_comes_first() -> None:
-    both = objections(replace(GOOD, project="/src/omlxd", machine="x86_64"))
+    both = problems(replace(GOOD, project="/src/omlxd", machine="x86_64"))
     assert [o.final for o in both] == [True, False]
 
 
 def test_looking_keeps_symbolic_links() -> None:
     import sys
 
-    assert look({}).executable == sys.executable
+    assert current_interpreter({}).executable == sys.executable
 
 
 def test_an_editable_installation_is_seen() -> None:
     """These tests run from a clone."""
-    assert look({}).project is not None
+    assert current_interpreter({}).project is not None

@@ -8,7 +8,7 @@ import pytest
 
 from omlxd.errors import ServiceFailed
 from omlxd.service.job import JobSpec
-from omlxd.service.systemd import Systemctl, SystemdUnit, is_usable, render
+from omlxd.service.systemd import Systemctl, SystemdUnit, is_usable, render_unit
 from tests.unit.service.fakes import FakeRun
 
 JOB = JobSpec(
@@ -20,7 +20,7 @@ JOB = JobSpec(
 
 
 def test_the_unit_restarts_failures_and_limits_loops() -> None:
-    lines = render(JOB).decode().splitlines()
+    lines = render_unit(JOB).decode().splitlines()
     assert (
         'ExecStart="/home/ann/.local/share/uv/tools/omlxd/bin/python" "-m" "omlxd" "serve" '
         '"--supervised" "--config" "/home/ann/.config/omlxd/config.toml"'
@@ -30,12 +30,12 @@ def test_the_unit_restarts_failures_and_limits_loops() -> None:
 
 
 def test_native_crashes_go_where_the_logs_command_looks() -> None:
-    unit = render(replace(JOB, logs=Path("/srv/100% logs"))).decode()
+    unit = render_unit(replace(JOB, logs=Path("/srv/100% logs"))).decode()
     assert "\nStandardError=append:/srv/100%% logs/launchd-stderr.log\n" in unit
 
 
 def test_odd_characters_are_quoted_as_systemd_reads_them() -> None:
-    text = render(replace(JOB, home=Path('/srv/50% "off" $HOME\\x'))).decode()
+    text = render_unit(replace(JOB, home=Path('/srv/50% "off" $HOME\\x'))).decode()
     assert '"--home" "/srv/50%% \\"off\\" $$HOME\\\\x"' in text
 
 

@@ -10,16 +10,16 @@ from omlxd.daemon import guard
 from omlxd.errors import ServiceFailed
 from omlxd.model_settings import settings
 from omlxd.pool.measured_sizes import SIZES_FILE
-from omlxd.service import last_exit, remembered, restarts
-from omlxd.service.uninstall import STATE_FILES, Belongings, purge
+from omlxd.service import control, exits
+from omlxd.service.uninstall import STATE_FILES, PurgePaths, purge
 
 
-def filled(home: Path, *files: str) -> Belongings:
+def filled(home: Path, *files: str) -> PurgePaths:
     for name in files:
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("content")
-    return Belongings(home / "config.toml", home / "state", home / "cache", home / "logs", home)
+    return PurgePaths(home / "config.toml", home / "state", home / "cache", home / "logs", home)
 
 
 def left(home: Path) -> list[str]:
@@ -44,8 +44,8 @@ def test_of_the_state_only_our_own_files_go(tmp_path: Path) -> None:
 def test_every_file_that_any_part_writes_to_the_state_is_known() -> None:
     written = {settings.FILE, SIZES_FILE, guard.FILE, key_file.FILE, key_file.LOCAL_FILE}
     written |= {f"{key_file.FILE}.lock"}
-    written |= {instance.RECORD, instance.LOCK, last_exit.NAME, restarts.NAME}
-    written |= {remembered.NAME, remembered.LOCK}
+    written |= {instance.RECORD, instance.LOCK, exits.LAST_EXIT, exits.STARTS}
+    written |= {control.INSTALL_RECORD, control.COMMAND_LOCK}
     assert written == set(STATE_FILES)
 
 
@@ -57,7 +57,7 @@ def test_what_is_all_ours_goes_with_its_folders(tmp_path: Path) -> None:
 
 def test_the_platform_s_own_places_are_ours_by_their_name(tmp_path: Path) -> None:
     found = filled(tmp_path / "omlxd", "config.toml", "state/keys.json")
-    what = Belongings(found.config_file, found.state, found.cache, found.logs, home=None)
+    what = PurgePaths(found.config_file, found.state, found.cache, found.logs, home=None)
     purge(what, tmp_path / "user")
     assert left(tmp_path / "omlxd") == []
 

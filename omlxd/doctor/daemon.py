@@ -1,10 +1,11 @@
-"""Checks the port, the Unix socket and the daemon behind it."""
+"""Checks the installed service, the port, the Unix socket and the daemon that answers there."""
 
 import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,86 @@ from omlxd.daemon.listeners import check_local_socket
 from omlxd.doctor.finding import Finding, fail, ok, warn
 from omlxd.errors import ConfigError, PortTaken
 from omlxd.instance import RECORD, Health, Healthy, InstanceRecord
-from omlxd.service.job import Account
+from omlxd.service.control import ServiceStatus, is_job
+from omlxd.service.interpreter import Problem
+from omlxd.service.job import EXIT_TIMEOUT, Account
+
+INSTALL = "omlxd service install"
 
 Bindable = Callable[[str, int], OSError | ValueError | None]
 """Host and port -> why they cannot be bound; None when they can."""
+
+
+def check_service(
+    status: ServiceStatus, executable: str, problems: Sequence[Problem]
+) -> list[Finding]:
+    """``executable``: the Python of this command; ``problems``: of a service on it."""
+    if not status.installed:
+        finding = warn("service", "not installed: nothing starts the daemon at login", INSTALL)
+        return [finding, *(warn("service", problem.text) for problem in problems)]
+    return [
+        check_interpreter(status, executable),
+        *check_definition(status.definition),
+        check_job(status),
+    ]
+
+
+def check_interpreter(status: ServiceStatus, executable: str) -> Finding:
+    """Whether the definition starts the Python that runs this command."""
+    name = "service python"
+    if status.interpreter is None:
+        return warn(name, f"{status.definition} cannot be understood", INSTALL)
+    if not status.interpreter_exists:
+        return fail(name, f"{status.interpreter} is gone; the service cannot start", INSTALL)
+    if status.interpreter != executable:
+        text = f"the service runs with {status.interpreter}, this command with {executable}"
+        return warn(name, text, f"{INSTALL}, if this is the one to use")
+    return ok(name, status.interpreter)
+
+
+def check_definition(path: Path) -> list[Finding]:
+    """launchd refuses a definition that others can change."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        return [fail("service file", f"{path}: {error.strerror}", INSTALL)]
+    if mode & 0o022:
+        text = f"{path}: others may change it (mode {mode:04o}), so launchd refuses it"
+        return [fail("service file", text, f"chmod 644 '{path}'")]
+    return []
+
+
+def check_stop_limits(drain_limit: float, stop_limit: float) -> list[Finding]:
+    """The configured seconds must fit into those after which the supervisor kills the process."""
+    if drain_limit + stop_limit <= EXIT_TIMEOUT:
+        return []
+    text = (
+        f"a stop may take {drain_limit + stop_limit:.0f} s (server.drain_limit, "
+        f"server.stop_limit), and the service is killed after {EXIT_TIMEOUT:.0f} s"
+    )
+    return [warn("service stop", text, f"keep both together within {EXIT_TIMEOUT:.0f} s")]
+
+
+def check_job(status: ServiceStatus) -> Finding:
+    """What launchd or systemd says now."""
+    job, name = status.job, status.where
+    last = status.last_exit
+    why = f"; the last run ended: {last.message}" if last is not None and last.message else ""
+    if status.elsewhere is not None:
+        text = f"the installed service has another data folder: {status.elsewhere}"
+        return warn(name, text, "leave out --home (and OMLXD_HOME)")
+    if not job.loaded:
+        return warn(name, f"the job is not loaded{why}", "omlxd service start")
+    if status.record is not None and not is_job(job, status.record):
+        text = f"the job is loaded; what runs was started by hand (pid {status.record.pid})"
+        return warn(name, text, f"kill {status.record.pid}, then: omlxd service start")
+    if job.pid is None and status.record is None:
+        seen = f" ({job.last_exit})" if job.last_exit else ""
+        return fail(name, f"the job is loaded and does not run{seen}{why}", "omlxd service logs")
+    if status.record is None:
+        text = f"the job runs (pid {job.pid}) without a record: is the disk full?"
+        return warn(name, text, "make room, then: omlxd service restart")
+    return ok(name, f"the job is loaded and runs (pid {status.record.pid})")
 
 
 def try_bind(host: str, port: int) -> OSError | ValueError | None:
@@ -36,8 +113,10 @@ def check_port(
     bind: Bindable = try_bind,
     holder: Callable[[str, int], str],
 ) -> Finding:
-    """Free, or held by the daemon of this data folder (``running``), which the service has started
-    if ``serviced``."""
+    """Whether the port is free, or held by the daemon of this data folder (``running``).
+
+    ``serviced``: the service has started that daemon.
+    """
     if running is not None and running.port is not None:
         if port not in (0, running.port):
             return warn(
@@ -63,7 +142,7 @@ def check_port(
 def check_socket(
     name: str, running: InstanceRecord | None, account: Account | None = None, *, serviced: bool
 ) -> Finding:
-    """The Unix socket ``name``; ``account``: that the daemon runs as, None for who asks."""
+    """The Unix socket ``name``. ``account`` runs the daemon; None is the current user."""
     if account is not None and name.startswith("~/"):
         name = str(account.home / name[2:])
     try:
@@ -101,7 +180,7 @@ def check_reach(host: str, *, any_key: bool) -> Finding:
 def check_health(
     running: InstanceRecord | None, health: Health | None, *, serviced: bool
 ) -> Finding:
-    """``serviced``: the service has started it, or would, where it does not run."""
+    """``serviced``: the service has started the daemon, or would start it."""
     if running is None:
         start = "omlxd service start, or omlxd serve" if serviced else "omlxd serve"
         return warn("daemon", "it does not run", start)
@@ -119,13 +198,13 @@ def check_health(
 
 
 def unrecorded(state: Path) -> Finding:
-    """Of a daemon that holds the folder and could not say where it answers."""
+    """For a daemon that holds the folder and could not record where it answers."""
     text = f"it runs (its lock is held), but {state / RECORD} is missing or another's"
     return fail("daemon", text, "make room on the disk, and restart it")
 
 
 def check_guard(status: Mapping[str, Any]) -> Finding:
-    """What the daemon's own ``/status`` says of the memory guard."""
+    """What the daemon's own ``/status`` says about the memory guard."""
     match status:
         case {"enabled": bool(enabled), "pressure_level": str(level)}:
             pass

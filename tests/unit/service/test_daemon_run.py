@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from omlxd.errors import AlreadyRunning, ConfigError
 from omlxd.instance import ProcessStart, is_held, read_record, running
-from omlxd.service import single_instance
-from omlxd.service.single_instance import InstanceLock, take
+from omlxd.service import daemon_run
+from omlxd.service.daemon_run import InstanceLock, take
 
 
 def take_it(state: Path, started: ProcessStart = lambda pid: 50.0) -> InstanceLock:
@@ -129,7 +129,7 @@ def test_whoever_looks_whether_the_folder_is_held_keeps_no_daemon_from_starting(
     assert not is_held(tmp_path)
     looking = os.open(tmp_path / "omlxd.lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr(single_instance.time, "sleep", lambda _: os.close(looking))
+    monkeypatch.setattr(daemon_run.time, "sleep", lambda _: os.close(looking))
     lock = take_it(tmp_path)
     assert is_held(tmp_path)
     lock.release()

@@ -1,7 +1,7 @@
-"""The daemon's own rotating log file, and the trimming of the one that launchd never rotates.
+"""Log files: the daemon's own rotating one, the one that launchd never rotates, and their end.
 
 A log that cannot be written (disk full, folder gone, no permission) never stops the daemon: the
-lines go to the fallback stream, their loss is said once, and the file is tried again later.
+lines go to the fallback stream, which also says so once, and the file is tried again later.
 """
 
 import contextlib
@@ -9,12 +9,12 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
-from omlxd.service.names import LOG
+from omlxd.service.job import LOG
 from omlxd.store import PRIVATE
 from omlxd.units import MiB
 
@@ -24,6 +24,8 @@ RETRY = 30.0
 """Seconds before a file that failed is tried again."""
 TRIM_ABOVE = 4 * MiB
 TRIM_KEEP = 1 * MiB
+READ_BLOCK = 64 * 1024
+POLL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,9 @@ class Rotation:
 
 
 class RotatingLog(io.TextIOBase):
-    """A text stream to append to; ``write`` and ``flush`` never raise for the disk's sake.
+    """A text stream to append to. ``write`` and ``flush`` never raise for the disk's sake.
 
-    Each ``write`` is one whole record or several, so that none is torn by rotation.
+    Each ``write`` holds whole records, so rotation never splits one.
     """
 
     def __init__(
@@ -56,10 +58,10 @@ class RotatingLog(io.TextIOBase):
         self._file: io.FileIO | None = None
         self._size = 0
         self._retry_at: float | None = None
-        # Records come from the loop and from the device thread.
-        self._turn = threading.Lock()
+        # The event loop and the device thread both write.
+        self._lock = threading.Lock()
         self.lost = 0
-        """Records that the file did not get since it last worked."""
+        """Records since the file last worked that are not in it."""
 
     @property
     def path(self) -> Path:
@@ -75,7 +77,7 @@ class RotatingLog(io.TextIOBase):
         if not text:
             return 0
         data = text.encode("utf-8", "backslashreplace")
-        with self._turn:
+        with self._lock:
             try:
                 self._append(data)
             except OSError as error:
@@ -84,10 +86,10 @@ class RotatingLog(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back: every write reaches the system at once."""
+        """Nothing to do: every write reaches the system at once."""
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             self._drop_file()
         super().close()
 
@@ -97,7 +99,7 @@ class RotatingLog(io.TextIOBase):
                 raise OSError("the log file is not tried again yet")
             self._open()
         elif not self._is_current():
-            # Someone moved or removed the file: write to a new one, not to a ghost.
+            # Someone moved or removed the file, and what is written to it would be lost.
             self._drop_file()
             self._open()
         if self._size and self._size + len(data) > self._rotation.most_bytes:
@@ -113,10 +115,10 @@ class RotatingLog(io.TextIOBase):
         self.lost, self._retry_at = 0, None
 
     def _cut_to(self, size: int) -> None:
-        """Take back what a full disk took of a record; the fallback has it whole."""
+        """Remove the part of a record that fitted on a full disk. The fallback gets the record."""
         assert self._file is not None
         with contextlib.suppress(OSError):
-            # Not when another process has appended: what is torn then ends at the next opening.
+            # Not when another process has appended: then the next opening ends the torn line.
             if os.fstat(self._file.fileno()).st_size == self._size:
                 os.ftruncate(self._file.fileno(), size)
 
@@ -137,7 +139,7 @@ class RotatingLog(io.TextIOBase):
         self._file = io.FileIO(descriptor, "ab")
         self._size = os.fstat(descriptor).st_size
         if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":
-            # Torn by a crash or a full disk: the next record gets a line of its own.
+            # A crash or a full disk tore the last record: end its line.
             self._put(b"\n")
 
     def _is_current(self) -> bool:
@@ -187,16 +189,16 @@ class RotatingLog(io.TextIOBase):
 def open_log(
     folder: Path, fallback: TextIO | None, *, clock: Callable[[], float] = time.monotonic
 ) -> RotatingLog:
-    """The daemon's log in ``folder``; opened at the first record, so this cannot fail."""
+    """The daemon's log in ``folder``. It opens with the first record, so this cannot fail."""
     return RotatingLog(folder / LOG, fallback, clock=clock)
 
 
 def trim(path: Path, *, above: int = TRIM_ABOVE, keep: int = TRIM_KEEP) -> int:
-    """Cut ``path`` in place to its last ``keep`` bytes when it has more than ``above``.
+    """Keep only the last ``keep`` bytes of ``path`` when it has more than ``above``.
 
-    In place, because launchd keeps the file open in append mode: after a rename it would go on
-    writing to the old one. The tail stays, as it may hold the text of a native crash.
-    Returns the bytes removed; 0 also when the file is missing or the disk refuses.
+    The file is cut in place: launchd keeps it open in append mode, and after a rename would write
+    to the old one. Its end stays, because it may hold the text of a native crash.
+    Returns the bytes removed; 0 also when the file is missing or the disk fails.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -207,7 +209,7 @@ def trim(path: Path, *, above: int = TRIM_ABOVE, keep: int = TRIM_KEEP) -> int:
         if size <= above:
             return 0
         tail = os.pread(descriptor, keep, size - keep)
-        # From a whole line on, unless the one line is all there is.
+        # Begin with a whole line, unless there is only one.
         tail = tail.partition(b"\n")[2] or tail
         os.pwrite(descriptor, tail, 0)
         os.ftruncate(descriptor, len(tail))
@@ -216,3 +218,64 @@ def trim(path: Path, *, above: int = TRIM_ABOVE, keep: int = TRIM_KEEP) -> int:
         return 0
     finally:
         os.close(descriptor)
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last ``count`` lines, without reading the rest. Raises OSError."""
+    with path.open("rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        data = b""
+        while position > 0 and data.count(b"\n") <= count:
+            step = min(READ_BLOCK, position)
+            position -= step
+            file.seek(position)
+            data = file.read(step) + data
+    lines = data.decode("utf-8", "replace").splitlines()
+    return lines[-count:] if count else []
+
+
+def follow(path: Path, sleep: Callable[[float], None]) -> Iterator[str]:
+    """Each text appended to ``path`` from now on. Waits for the file when it is missing."""
+    file = _open_at_end(path)
+    try:
+        while True:
+            text = file.read() if file is not None else b""
+            if text:
+                yield text.decode("utf-8", "replace")
+                continue
+            sleep(POLL)
+            if file is None:
+                file = _open(path)
+            elif _was_replaced(path, file):
+                # The old file still holds what was written between the last read and the rotation.
+                rest = file.read()
+                file.close()
+                file = _open(path)
+                if rest:
+                    yield rest.decode("utf-8", "replace")
+            elif os.fstat(file.fileno()).st_size < file.tell():
+                file.seek(0)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
+
+
+def _open_at_end(path: Path) -> BinaryIO | None:
+    file = _open(path)
+    if file is not None:
+        file.seek(0, os.SEEK_END)
+    return file
+
+
+def _was_replaced(path: Path, file: BinaryIO) -> bool:
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -1,22 +1,74 @@
-"""The order of launchctl calls, and what each exit code leads to."""
+"""Which domain an agent goes to, the order of launchctl calls, and what each exit code leads to."""
 
 from pathlib import Path
 
 import pytest
 
 from omlxd.errors import ServiceFailed
-from omlxd.service.domains import Domain, Kind
-from omlxd.service.launchctl import LIMIT, Launchctl, Listed
-from omlxd.service.launchd_job import GONE_WITHIN, LaunchdJob
-from omlxd.service.names import EXIT_TIMEOUT, LABEL
+from omlxd.service.job import EXIT_TIMEOUT, LABEL
+from omlxd.service.launchctl import LIMIT, Launchctl, ListedJob, LoadState
+from omlxd.service.launchd import (
+    GONE_WITHIN,
+    SYSTEM,
+    Domain,
+    Kind,
+    LaunchdJob,
+    check_rights,
+    choose_domain,
+    parse_domain,
+)
 from tests.unit.service.fakes import FakeRun, Time
+
+
+def test_a_graphical_session_is_preferred() -> None:
+    chosen = choose_domain(501, lambda name: LoadState.LOADED)
+    assert chosen.name == "gui/501"
+    assert chosen.note is None
+
+
+def test_without_one_the_background_domain_is_taken_and_explained() -> None:
+    """T66: over SSH."""
+    looks = {"gui/501": LoadState.NO_DOMAIN, "user/501": LoadState.LOADED}
+    chosen = choose_domain(501, looks.__getitem__)
+    assert chosen.name == "user/501"
+    assert chosen.note is not None
+    assert "does not start at boot" in " ".join(chosen.note.split())
+
+
+def test_an_unclear_answer_is_no_reason_to_leave_the_graphical_domain() -> None:
+    assert choose_domain(501, lambda name: LoadState.UNCLEAR).name == "gui/501"
+
+
+def test_without_any_session_the_daemon_is_offered() -> None:
+    with pytest.raises(ServiceFailed, match="--system --user NAME"):
+        choose_domain(501, lambda name: LoadState.NO_DOMAIN)
+
+
+@pytest.mark.parametrize("domain", [SYSTEM, Domain(Kind.GUI, 501), Domain(Kind.USER, 0)])
+def test_a_domain_is_read_back_by_its_name(domain: Domain) -> None:
+    assert parse_domain(domain.name) == domain
+
+
+@pytest.mark.parametrize("name", ["", "gui", "gui/x", "pid/5", "systemd", "system/5", "user/"])
+def test_other_names_are_no_domain(name: str) -> None:
+    assert parse_domain(name) is None
+
+
+def test_rights_fit_the_kind() -> None:
+    check_rights(501, system=False)
+    check_rights(0, system=True)
+    with pytest.raises(ServiceFailed, match="sudo"):
+        check_rights(501, system=True)
+    with pytest.raises(ServiceFailed, match="without sudo"):
+        check_rights(0, system=False)
+
 
 TARGET = f"gui/501/{LABEL}"
 
 
 def job(run: FakeRun, time: Time) -> LaunchdJob:
     return LaunchdJob(
-        Launchctl("/bin/launchctl", run), Domain(Kind.GUI, 501), LABEL, Path("/agents"), time.pace
+        Launchctl("/bin/launchctl", run), Domain(Kind.GUI, 501), LABEL, Path("/agents"), time.clock
     )
 
 
@@ -129,7 +181,7 @@ def test_stopping_a_process_that_is_not_there_is_fine() -> None:
 def test_the_stable_list_is_what_is_parsed() -> None:
     text = '{\n\t"Label" = "x";\n\t"LastExitStatus" = 19968;\n\t"PID" = 712;\n};'
     listed = Launchctl("/bin/launchctl", lambda command, limit: (0, text)).list("x")
-    assert listed == Listed(pid=712, last_exit=19968)
+    assert listed == ListedJob(pid=712, last_exit=19968)
     assert Launchctl("/x", lambda command, limit: (113, "Could not find")).list("x") is None
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from omlxd import instance
 from omlxd.instance import Healthy, ask_health
-from omlxd.service import last_exit
-from omlxd.service.exit_codes import Ending
+from omlxd.service import exits
+from omlxd.service.exits import Ending
 from tests.integration.service.conftest import SUPPORT
 
 Until = Callable[[Callable[[], bool]], None]
@@ -74,7 +74,7 @@ def test_a_second_daemon_on_the_folder_names_the_first(
     got, said = runner.end_of(*words)
     assert got == code
     assert f"already running on the data folder {runner.state}: pid {first.pid} at http://" in said
-    ended = last_exit.read(runner.state)
+    ended = exits.read_last_exit(runner.state)
     assert ended is not None
     assert (ended.error, ended.code, ended.pid != first.pid) == ("already_running", code, True)
 
@@ -102,7 +102,7 @@ def test_a_wrong_configuration(runner: Runner, words: tuple[str, ...], code: int
     got, said = runner.end_of(*words)
     assert got == code
     assert [line.split(": ")[-2] for line in said.splitlines()] == ["hots", "prot"]
-    ended = last_exit.read(runner.state)
+    ended = exits.read_last_exit(runner.state)
     assert ended is not None
     assert (ended.ending, ended.supervised) == (Ending.CONFIG, bool(words))
 
