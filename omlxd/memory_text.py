@@ -9,7 +9,8 @@ from typing import Any, assert_never
 
 from omlxd.policy.admission import RefusalKind, Refuse
 from omlxd.policy.ceiling import Binding, Ceilings
-from omlxd.policy.pressure import Pause, resume_mark
+from omlxd.policy.memory_state import MemoryState
+from omlxd.policy.pressure import Level, Pause, resume_mark
 from omlxd.policy.tiers import WIRED_ADVICE_SHARE, Tier
 from omlxd.units import MiB, format_bytes
 
@@ -57,6 +58,17 @@ def shortage(
         if system
         else remedy(ceilings, ceilings.binding),
     }
+
+
+def pressure(memory: MemoryState) -> dict[str, Any]:
+    """The ``shortage`` that holds requests up or ends them; a request has no estimate yet."""
+    if memory.emergency:
+        mark = Mark.CEILING
+    elif memory.level is Level.HARD:
+        mark = Mark.HARD
+    else:
+        mark = Mark.SOFT if memory.pause is None else mark_of(memory.pause)
+    return shortage(mark, memory.usage.bytes, None, memory.ceilings)
 
 
 def in_words(details: Mapping[str, Any]) -> str:

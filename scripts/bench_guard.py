@@ -66,7 +66,7 @@ class Scene:
                 activity=lambda: Activity(False, any(m.busy for m in self.models), True),
                 apply=self.apply,
                 set_limits=lambda limits: None,
-                after_tick=lambda: None,
+                after_tick=lambda memory: None,
             ),
             GuardSettings(policy, {}, {}, lambda values: None),
         )

@@ -14,32 +14,32 @@ from omlxd.api.guard_view import entry_body, guard_body
 from omlxd.api.json_object import read_object
 from omlxd.api.options import ApiOptions
 from omlxd.api.sse import EventStream
-from omlxd.enforcer.control import GuardControl
+from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.settings import FIELDS
 from omlxd.policy.tiers import GuardPolicy
 
 PATH: Final = "/v1/memory-guard"
 
 
-def guard_routes(control: GuardControl, options: ApiOptions) -> APIRouter:
+def guard_routes(guard: Enforcer, options: ApiOptions) -> APIRouter:
     routes = APIRouter(tags=["memory guard"])
 
     @routes.get(PATH)
     @routes.head(PATH, include_in_schema=False)
     async def show() -> Response:
         """Answers from memory, whatever the machine is doing."""
-        return JSONResponse(guard_body(control))
+        return JSONResponse(guard_body(guard))
 
     @routes.put(PATH, openapi_extra=_change_body())
     async def change(request: Request) -> Response:
         """In force with the next tick, which it waits for."""
-        await control.change(read_object(await request.body()))
-        return JSONResponse(guard_body(control))
+        await guard.change(read_object(await request.body()))
+        return JSONResponse(guard_body(guard))
 
     @routes.get(f"{PATH}/events")
     async def events() -> Response:
         """The last decisions first, then each as it is made."""
-        return Exchange(lambda receive, send: _tell(control, options, receive, send))
+        return Exchange(lambda receive, send: _tell(guard, options, receive, send))
 
     return routes
 
@@ -51,19 +51,19 @@ def _change_body() -> Schema:
     return json_body({key: known[field] for key, field in FIELDS.items()})
 
 
-async def _tell(control: GuardControl, options: ApiOptions, receive: Receive, send: Send) -> None:
+async def _tell(guard: Enforcer, options: ApiOptions, receive: Receive, send: Send) -> None:
     stream = EventStream(
         send,
         interval=options.keep_alive_interval,
         hold_start=options.hold_start,
         send_timeout=options.send_timeout,
     )
-    await while_connected(receive, _write(control, stream), stream.keep_alive())
+    await while_connected(receive, _write(guard, stream), stream.keep_alive())
 
 
-async def _write(control: GuardControl, stream: EventStream) -> None:
+async def _write(guard: Enforcer, stream: EventStream) -> None:
     await stream.open()
-    async with aclosing(control.follow()) as decisions:
+    async with aclosing(guard.record.follow(replay=True)) as decisions:
         async for entry in decisions:
             await stream.event(json.dumps(entry_body(entry), separators=(",", ":")).encode())
     await stream.close()

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from omlxd.api.flat import flat
-from omlxd.enforcer.control import GuardControl
-from omlxd.enforcer.explain import facts
+from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.record import Entry, notable_actions
 from omlxd.enforcer.settings import FIELDS, KEYS, PolicyInForce
-from omlxd.memory_text import binding_name, in_words, remedy
+from omlxd.memory_text import binding_name, in_words, pressure, remedy
 from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
@@ -24,14 +22,14 @@ from omlxd.policy.actions import (
     Suspend,
     WalkStoreCap,
 )
-from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.ceiling import Ceilings, ceilings_by_tier, file_cache, lowest, pushed_apps
 from omlxd.policy.decision import Decision
-from omlxd.policy.describe import GuardStatus, guard_status
-from omlxd.policy.preview import tier_preview
+from omlxd.policy.eviction import Eviction
+from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.policy.tiers import GuardPolicy, Tier, clamps
-from omlxd.policy.usage import Usage, age
-from omlxd.units import GiB
+from omlxd.policy.usage import Usage, age, recent
+from omlxd.units import GiB, format_bytes
 
 RECENT: Final = 20
 """Decisions in one answer; the events have all that are kept."""
@@ -51,6 +49,13 @@ ACTION_NAMES: Final[Mapping[type[Action], str]] = {
 }
 """The name of each action as clients read it; it stays when a class is renamed."""
 
+SIZES: Final = (
+    *("ceiling", "static_ceiling", "dynamic_ceiling", "metal_cap", "metal_cap_raw"),
+    *("reserve", "hot_cache_reserved", "scheduler_ceiling", "scheduler_abort_limit"),
+    *("soft", "hard", "current"),
+)
+"""Sizes in ``/status``: ``<name>_bytes``, and all but those of Metal as ``<name>_formatted``."""
+
 _NUMBERS: Final = tuple(
     f.name
     for f in fields(MemoryReading)
@@ -58,50 +63,81 @@ _NUMBERS: Final = tuple(
 )
 
 
-def guard_body(control: GuardControl) -> dict[str, Any]:
+def guard_body(guard: Enforcer) -> dict[str, Any]:
     """The answer of GET and PUT ``/v1/memory-guard``."""
-    in_force, entry, report = control.in_force, control.latest, control.report
+    in_force, memory, report = guard.settings.in_force, guard.published, guard.report
     policy = in_force.policy
     return {
         "enabled": policy.enabled,
-        "running": control.running,
+        "running": guard.running,
         "monitor": not policy.enforce,
         "policy": policy_body(in_force),
         "dormant": dict(in_force.dormant),
-        **(_unknown_decision() if entry is None else _decision_body(entry.decision)),
-        "ceiling": ceiling_body(entry),
-        "clamps": [] if entry is None else _clamps(policy, entry.decision.ceilings),
-        "preview": None if entry is None else _preview(entry.reading),
-        "readings": readings_body(entry, control.now),
-        "decisions": [entry_body(kept) for kept in control.entries[-RECENT:]],
+        **_decision_body(None if guard.latest is None else guard.latest.decision),
+        "ceiling": ceiling_body(memory),
+        "clamps": [] if memory is None else _clamps(policy, memory.ceilings),
+        "preview": None if memory is None else preview_body(memory.reading),
+        "readings": readings_body(memory, guard.now),
+        "decisions": [entry_body(kept) for kept in guard.record.entries[-RECENT:]],
         "tick": {
             "milliseconds": None if report is None else round(report.took * 1000, 3),
-            "age_seconds": None if report is None else _rounded(control.now - report.at),
+            "age_seconds": None if report is None else _rounded(guard.now - report.at),
             "looks": None if report is None else report.looks,
             "failed": None if report is None else report.failed,
-            "failures": control.failures,
+            "failures": guard.failures,
         },
-        "poll_interval_seconds": control.interval,
+        "poll_interval_seconds": guard.interval,
     }
 
 
-def status_keys(control: GuardControl) -> dict[str, Any]:
+def status_keys(guard: Enforcer) -> dict[str, Any]:
     """What the guard adds to ``/status``: the flat keys that clients know, and three objects."""
-    entry, policy = control.latest, control.in_force.policy
-    if entry is None:
-        status = _unread(policy, control.interval)
-    else:
-        status = guard_status(
-            entry.decision, policy, poll_interval=control.interval, running=control.running
-        )
+    memory, policy = guard.published, guard.settings.in_force.policy
     return {
-        **flat(status),
-        **status.formatted(),
-        "ceiling": ceiling_body(entry),
-        "readings": readings_body(entry, control.now),
+        **flat_status(memory, policy, running=guard.running, interval=guard.interval),
+        "ceiling": ceiling_body(memory),
+        "readings": readings_body(memory, guard.now),
         # Neither tier of the prefix cache exists yet: null, which is not the same as empty.
         "cache": {"ram": None, "ssd": None},
     }
+
+
+def flat_status(
+    memory: MemoryState | None, policy: GuardPolicy, *, running: bool, interval: float
+) -> dict[str, Any]:
+    """The keys of oMLX's ``get_status()``, as its clients read them: always numbers or texts.
+
+    Zero is what is off or unknown here, and only here.
+    """
+    sizes = dict.fromkeys(SIZES, 0) if memory is None else _sizes(memory)
+    used, ceiling = sizes["current"], sizes["ceiling"]
+    return {
+        "enabled": policy.enabled and running and memory is not None,
+        "memory_guard_tier": policy.tier.value,
+        "memory_guard_custom_ceiling_bytes": policy.custom_ceiling_bytes or 0,
+        "other_app_reclaim_ratio": policy.constants.reclaim_ratio,
+        "soft_threshold": policy.soft,
+        "hard_threshold": policy.hard,
+        "pressure_level": "ok" if memory is None else memory.level.label,
+        "utilization": used / ceiling if ceiling else 0.0,
+        "poll_interval_seconds": interval,
+        **{f"{name}_bytes": sizes[name] for name in SIZES},
+        **{
+            f"{name}_formatted": format_bytes(sizes[name])
+            for name in SIZES
+            if not name.startswith("metal_cap")
+        },
+    }
+
+
+def _sizes(memory: MemoryState) -> dict[str, int]:
+    bounds = memory.ceilings
+    sizes = (
+        *(bounds.ceiling, bounds.static, bounds.dynamic, bounds.metal, bounds.device_cap),
+        *(bounds.reserve, bounds.hot_cache_reserved, bounds.scheduler, bounds.scheduler_abort),
+        *(bounds.soft, bounds.hard, memory.usage.bytes),
+    )
+    return {name: size or 0 for name, size in zip(SIZES, sizes, strict=True)}
 
 
 def policy_body(in_force: PolicyInForce) -> dict[str, Any]:
@@ -125,24 +161,24 @@ def policy_body(in_force: PolicyInForce) -> dict[str, Any]:
     }
 
 
-def ceiling_body(entry: Entry | None) -> dict[str, Any]:
+def ceiling_body(memory: MemoryState | None) -> dict[str, Any]:
     """The ceiling, its terms, the one that binds, and every bound that follows from it; whether
     it is enforced, and whether and why new requests wait (where it is not: would wait)."""
-    if entry is None:
+    if memory is None:
         keys = (
             *("bytes", "binding", "remedy", "enforced", "admission_paused", "pause_cause"),
             *("pause_reason", "terms", "bounds"),
         )
         return dict.fromkeys(keys)
-    decision, ceilings = entry.decision, entry.decision.ceilings
+    ceilings = memory.ceilings
     off = ceilings.ceiling is None
     return {
         "bytes": ceilings.ceiling,
         "binding": None if off else binding_name(ceilings, ceilings.binding),
         "remedy": None if off else remedy(ceilings, ceilings.binding),
-        "enforced": decision.apply and not off,
-        **_pause(decision),
-        "pause_reason": in_words(facts(decision)) if decision.paused else None,
+        "enforced": memory.enforce and not off,
+        **_pause(memory),
+        "pause_reason": in_words(pressure(memory)) if memory.paused else None,
         "terms": {
             "static": ceilings.static,
             "dynamic": ceilings.dynamic,
@@ -165,16 +201,16 @@ def ceiling_body(entry: Entry | None) -> dict[str, Any]:
     }
 
 
-def readings_body(entry: Entry | None, now: float) -> dict[str, Any]:
+def readings_body(memory: MemoryState | None, now: float) -> dict[str, Any]:
     """Every number with its source and its age in seconds."""
-    if entry is None:
+    if memory is None:
         empty: dict[str, Any] = {name: None for name in (*_NUMBERS, "os_pressure", "allocator")}
         return {**empty, "age_seconds": None, "degraded": []}
-    reading, usage = entry.reading, entry.decision.usage
+    reading = memory.reading
     return {
         **{name: _number(reading, name, now) for name in _NUMBERS},
         "os_pressure": _number(reading, "os_pressure", now),
-        "allocator": _allocator(usage),
+        "allocator": _allocator(memory.usage),
         "age_seconds": _rounded(now - reading.taken_at),
         "degraded": list(reading.degraded),
     }
@@ -185,70 +221,79 @@ def entry_body(entry: Entry) -> dict[str, Any]:
     to the same, from ``time`` to ``last_time``; who follows the events is told of the first.
 
     ``reclaimed_bytes``: what earlier actions freed that cannot say so at once, see ``Entry``.
+
+    What the pool unloads to make room for a load is an entry too. Who follows is told of it when
+    the model is asked to leave, and again under the same number once it has left.
     """
-    decision, reading = entry.decision, entry.reading
-    outcomes = {done.action: done for done in entry.outcomes}
-    actions = []
-    for action in notable_actions(decision.actions):
-        done = outcomes.get(action)
-        actions.append(
-            {
-                **_action(action),
-                "accepted": None if done is None else done.accepted,
-                "freed_bytes": None if done is None else done.freed,
-                "in_flight": None if done is None else done.in_flight,
-            }
-        )
+    memory = entry.decision.memory
     return {
         "number": entry.number,
         "time": round(entry.unix_at, 3),
         "last_time": round(entry.last_unix_at, 3),
         "times": entry.times,
-        **_decision_body(decision),
+        **_decision_body(entry.decision),
         "changed": entry.changed,
         "reclaimed_bytes": entry.reclaimed,
-        "applied": decision.apply,
-        "ceiling_bytes": decision.ceiling,
-        "soft_bytes": decision.ceilings.soft,
-        "hard_bytes": decision.ceilings.hard,
-        "binding": binding_name(decision.ceilings, decision.ceilings.binding) or None,
+        "applied": memory.enforce or entry.eviction is not None,
+        "ceiling_bytes": memory.ceiling,
+        "soft_bytes": memory.ceilings.soft,
+        "hard_bytes": memory.ceilings.hard,
+        "binding": binding_name(memory.ceilings, memory.ceilings.binding) or None,
         "reading": {
-            "age_seconds": _rounded(entry.last_at - reading.taken_at),
-            **{name: getattr(reading, name) for name in _NUMBERS},
+            "age_seconds": _rounded(entry.last_at - memory.reading.taken_at),
+            **{name: getattr(memory.reading, name) for name in _NUMBERS},
         },
-        "actions": actions,
+        "actions": _actions(entry) if entry.eviction is None else [_eviction(entry.eviction)],
     }
 
 
-def _decision_body(decision: Decision) -> dict[str, Any]:
+def _decision_body(decision: Decision | None) -> dict[str, Any]:
+    memory = None if decision is None else decision.memory
     return {
-        "level": decision.level.label,
-        "emergency": decision.emergency,
-        **_pause(decision),
-        "usage_bytes": decision.usage.bytes,
-        "rule": decision.rule,
-        "reason": decision.reason,
+        "level": None if memory is None else memory.level.label,
+        "emergency": None if memory is None else memory.emergency,
+        **_pause(memory),
+        "usage_bytes": None if memory is None else memory.usage.bytes,
+        "rule": None if decision is None else decision.rule,
+        "reason": None if decision is None else decision.reason,
     }
 
 
-def _pause(decision: Decision) -> dict[str, Any]:
-    pause = decision.pause
+def _pause(memory: MemoryState | None) -> dict[str, Any]:
+    pause = None if memory is None else memory.pause
     return {
-        "admission_paused": decision.paused,
+        "admission_paused": None if memory is None else memory.paused,
         "pause_cause": None if pause is None else pause.value,
     }
 
 
-def _unknown_decision() -> dict[str, Any]:
-    keys = (
-        *("level", "emergency", "admission_paused", "pause_cause"),
-        *("usage_bytes", "rule", "reason"),
-    )
-    return dict.fromkeys(keys)
+def _actions(entry: Entry) -> list[dict[str, Any]]:
+    outcomes = {done.action: done for done in entry.outcomes}
+    actions = []
+    for action in notable_actions(entry.decision.actions):
+        done = outcomes.get(action)
+        actions.append(
+            {
+                "action": ACTION_NAMES[type(action)],
+                **asdict(action),
+                "accepted": None if done is None else done.accepted,
+                "freed_bytes": None if done is None else done.freed,
+                "in_flight": None if done is None else done.in_flight,
+            }
+        )
+    return actions
 
 
-def _action(action: Action) -> dict[str, Any]:
-    return {"action": ACTION_NAMES[type(action)], **asdict(action)}
+def _eviction(eviction: Eviction) -> dict[str, Any]:
+    return {
+        "action": ACTION_NAMES[EvictModel],
+        "model_id": eviction.model_id,
+        "bytes": eviction.bytes,
+        "for_model": eviction.for_model,
+        "accepted": eviction.freed != 0,
+        "freed_bytes": eviction.freed,
+        "in_flight": eviction.freed is None,
+    }
 
 
 def _clamps(policy: GuardPolicy, ceilings: Ceilings) -> list[dict[str, Any]]:
@@ -258,10 +303,25 @@ def _clamps(policy: GuardPolicy, ceilings: Ceilings) -> list[dict[str, Any]]:
     ]
 
 
-def _preview(reading: MemoryReading) -> dict[str, Any]:
-    """As of the reading itself: its age must not empty the preview."""
-    found = tier_preview(reading, reading.taken_at)
-    return {tier.value: asdict(preview) for tier, preview in found.items()}
+def preview_body(reading: MemoryReading) -> dict[str, Any]:
+    """For each tier, what the ceiling would be now: as of the reading, however old that is."""
+    now = reading.taken_at
+    inactive, external = recent(reading, "inactive", now), recent(reading, "external", now)
+    cached = None if inactive is None else inactive + file_cache(inactive, external or 0)
+    return {
+        tier.value: {
+            "reserve_bytes": ceilings.reserve,
+            "free_bytes": recent(reading, "free", now),
+            "inactive_bytes": cached,
+            "other_apps_bytes": pushed_apps(reading, tier, now),
+            "static_bytes": ceilings.static,
+            "dynamic_bytes": ceilings.dynamic,
+            "metal_cap_bytes": ceilings.metal,
+            "ceiling_bytes": ceilings.admission,
+            "binding": lowest(ceilings.terms)[0].value,
+        }
+        for tier, ceilings in ceilings_by_tier(reading).items()
+    }
 
 
 def _number(reading: MemoryReading, name: str, now: float) -> dict[str, Any] | None:
@@ -295,22 +355,3 @@ def _gigabytes(size: int | None) -> float | None:
 
 def _rounded(seconds: float) -> float:
     return round(max(0.0, seconds), 3)
-
-
-def _unread(policy: GuardPolicy, interval: float) -> GuardStatus:
-    """Before the first tick: zeros, as these keys have them for what is not known."""
-    zeros: Mapping[str, Any] = {f.name: 0 for f in fields(GuardStatus) if f.name.endswith("_bytes")}
-    return GuardStatus(
-        **{
-            **zeros,
-            "enabled": False,
-            "memory_guard_tier": policy.tier.value,
-            "memory_guard_custom_ceiling_bytes": policy.custom_ceiling_bytes or 0,
-            "other_app_reclaim_ratio": policy.constants.reclaim_ratio,
-            "soft_threshold": policy.soft,
-            "hard_threshold": policy.hard,
-            "pressure_level": "ok",
-            "utilization": 0.0,
-            "poll_interval_seconds": interval,
-        }
-    )

@@ -10,7 +10,7 @@ from omlxd.api.keys import KeyRing
 from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
 from omlxd.backend.sequence import SequenceSpec
-from omlxd.enforcer.control import GuardControl
+from omlxd.enforcer.enforcer import Enforcer
 from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
 from omlxd.engine.messages import ModelInfo
 from omlxd.errors import OmlxdError, ShuttingDown, Starting
@@ -147,7 +147,7 @@ class Services:
     requests: Callable[[], tuple[RequestView, ...]]
     open_requests: OpenRequests
     max_sequences: int | None = None
-    guard: GuardControl | None = None
+    guard: Enforcer | None = None
     guard_status: Callable[[], Mapping[str, Any]] | None = None
     keys: KeyRing | None = None
 

@@ -15,11 +15,14 @@ from omlxd.api.services import Identity, ServerPhase, Services
 from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.tokenizer import load_tokenizer
 from omlxd.config.load import Config
-from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
 from omlxd.daemon.listeners import Listeners
 from omlxd.daemon.process import Instance
 from omlxd.daemon.server import ConnectionLimits, HttpServer
+from omlxd.enforcer.enforcer import Enforcer
+from omlxd.enforcer.options import wired_limit_at_start
+from omlxd.enforcer.ports import GuardParts
 from omlxd.enforcer.readers import AllocatorSampler, HostReader
+from omlxd.enforcer.settings import guard_settings
 from omlxd.engine.handle import Engine
 from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 from omlxd.host.protocol import Host
@@ -71,7 +74,7 @@ class Parts:
     engine: Engine
     pool: EnginePool
     host: Host
-    guard: Guard
+    guard: Enforcer
     open_requests: OpenRequests
     lifecycle: Lifecycle
     sleep_inhibitor: SleepInhibitor
@@ -87,7 +90,8 @@ def build(
 ) -> Parts:
     """``on_death`` is told which part died, and of what."""
     clock = continuous_clock
-    settings = guard_settings(config)
+    origins = {name: origin.value for name, origin in config.origins.items()}
+    settings = guard_settings(config.guard.policy(), origins, config.paths.state)
     tier = settings.in_force.policy.tier
     wired = wired_limit_at_start(config.guard.wired_limit, tier, open_host)
     backend = MlxBackend(config.backend, wired_limit=wired)
@@ -98,18 +102,19 @@ def build(
         on_death=partial(on_death, "mlx"),
         sample_clock=clock,
     )
-    runtime = AllocatorSampler(engine, clock, working=lambda: bool(engine.requests()))
-    host = open_host(runtime.memory())
+    sampler = AllocatorSampler(engine, clock, working=lambda: bool(engine.requests()))
+    host = open_host(sampler.memory())
     # The guard reads the pool and the pool wakes the guard, so one of them is made later.
-    reader = HostReader(host, SleepWatch(), woke_up=lambda: guard.enforcer.wake(active=True))
+    reader = HostReader(host, SleepWatch(), woke_up=lambda: guard.wake(active=True))
     ports = PoolPorts(
         engine=engine,
         load_tokenizer=load_tokenizer,
         clock=awake_clock,
-        wake=lambda: guard.enforcer.wake(),
+        wake=lambda: guard.wake(),
         usage=host.footprint,
         release_memory=reader.release_free_memory,
         memory=lambda: guard.memory(),
+        on_eviction=lambda eviction: guard.evicted(eviction),
         state=config.paths.state,
         most_waiting=config.engine.max_concurrent + config.engine.max_waiting,
         died=partial(on_death, "pool"),
@@ -129,20 +134,18 @@ def build(
     sleep_inhibitor = open_sleep_inhibitor(
         lambda: len(open_requests) > 0 or any(model.loading for model in pool.views())
     )
-    guard = Guard(
-        settings,
-        Surroundings(
-            host=host,
-            reader=reader,
-            runtime=runtime,
-            engine=engine,
-            pool=pool,
-            open_requests=lambda: len(open_requests),
-            after_tick=sleep_inhibitor.update,
-            clock=clock,
-        ),
+    guard_parts = GuardParts(
+        host=host,
+        reader=reader,
+        sampler=sampler,
+        engine=engine,
+        pool=pool,
+        open_requests=lambda: len(open_requests),
         queue_deadline=config.models.queue_deadline,
+        clock=clock,
+        after_tick=sleep_inhibitor.update,
     )
+    guard = Enforcer(guard_parts.ports(), settings)
     lifecycle = Lifecycle(lambda: len(open_requests))
     app = create_app(
         Services(
@@ -155,8 +158,8 @@ def build(
             requests=engine.requests,
             open_requests=open_requests,
             max_sequences=config.engine.max_concurrent + config.engine.max_waiting,
-            guard=guard.control,
-            guard_status=lambda: status_keys(guard.control),
+            guard=guard,
+            guard_status=lambda: status_keys(guard),
             keys=KeyRing(
                 listeners.keys,
                 extra=[] if listeners.local_key is None else [listeners.local_key],

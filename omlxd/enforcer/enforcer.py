@@ -3,27 +3,39 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
 from omlxd.enforcer.ports import GuardPorts
+from omlxd.enforcer.readers import with_footprints
 from omlxd.enforcer.record import Entry, Record, notable_actions
 from omlxd.enforcer.settings import GuardSettings
-from omlxd.memory_text import binding_name
+from omlxd.errors import StateUnwritable
+from omlxd.memory_text import binding_name, wired_limit_warnings
 from omlxd.policy.actions import ActionOutcome
-from omlxd.policy.decision import Decision
-from omlxd.policy.observation import GuardState, Snapshot
+from omlxd.policy.decision import Decision, GuardState, Snapshot
+from omlxd.policy.eviction import Eviction
+from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.pressure import activity_hint, poll_interval
 from omlxd.policy.readings import AllocatorSample, MemoryReading
 from omlxd.policy.relief import decide
-from omlxd.policy.usage import ReleaseWindow
+from omlxd.policy.tiers import clamps
+from omlxd.policy.usage import measure_usage
 
 log = structlog.get_logger(__name__)
 
 MAX_LOOKS = 24
 """Looks in one tick; what is left over then waits for the next."""
+ARRIVAL_INTERVAL = 0.5
+"""Seconds; arrivals closer together than half a poll wake the guard once."""
+FIRST_TICK_LIMIT = 5.0
+"""Seconds that the start waits until the guard knows the machine."""
+CHANGE_LIMIT = 3.0
+"""Seconds that a change of the policy waits for the tick that follows it. It is in force anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +49,27 @@ class TickReport:
 
 
 class Enforcer:
-    """Lives on the event loop; only ``wake`` may be called from elsewhere."""
+    """The running guard, for the API and the pool too. It lives on the event loop; only ``wake``
+    may be called from elsewhere.
+
+    Attributes:
+        published: the memory as of the last decision; None before the first.
+    """
 
     def __init__(self, ports: GuardPorts, settings: GuardSettings) -> None:
         self._ports = ports
-        self._settings = settings
+        self.settings = settings
         self._state = GuardState()
         self._hint: float | None = None
         self._reclaimed = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._asked: list[asyncio.Future[None]] = []
+        self._last_arrival: float | None = None
+        self._changing = asyncio.Lock()
         # Its own, so that other work in threads never makes the guard wait for its turn.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="guard-reader")
+        self.published: MemoryState | None = None
         self.record = Record()
         self.report: TickReport | None = None
         self.failures = 0
@@ -68,10 +88,18 @@ class Enforcer:
         """The last decision; None before the first tick."""
         return self.record.last
 
-    @property
-    def release(self) -> ReleaseWindow:
-        """What the driver held of late, for whoever measures usage between two ticks."""
-        return self._state.release
+    def memory(self) -> MemoryState | None:
+        """For the admission of a load: what was published, with usage measured now.
+
+        None before the first decision and when the loop does not run.
+        """
+        memory = self.published
+        if memory is None or not self.running:
+            return None
+        now = self.now
+        reading = with_footprints(memory.reading, *self._ports.footprints(), now)
+        usage, _ = measure_usage(reading, self._ports.latest_sample(), self._state.release, now)
+        return replace(memory, reading=reading, usage=usage, age=now - memory.at)
 
     @property
     def interval(self) -> float:
@@ -103,6 +131,51 @@ class Enforcer:
         self._woken.set()
         done, _ = await asyncio.wait({over}, timeout=limit)
         return bool(done)
+
+    def arrived(self) -> None:
+        """A request has come: look again, and often for a while."""
+        now, last = self.now, self._last_arrival
+        if last is None or not 0 <= now - last < ARRIVAL_INTERVAL:
+            self._last_arrival = now
+            self.wake(active=True)
+
+    def evicted(self, eviction: Eviction) -> None:
+        """Record what the pool does to make room for a load."""
+        self.record.add_eviction(eviction, self.now, time.time())
+
+    async def begin(self) -> None:
+        """Once the runtime is up: look at everything, and warn of what the user should know."""
+        for line in self.settings.dropped:
+            log.warning("guard_setting_dropped", reason=line)
+        if not await self.look_now(FIRST_TICK_LIMIT):
+            log.warning("guard_not_ready", waited=FIRST_TICK_LIMIT)
+        if self.published is None:
+            return
+        policy, ceilings = self.settings.in_force.policy, self.published.ceilings
+        for clamp in clamps(policy, ceilings.static, ceilings.metal):
+            log.warning("guard_setting_clamped", cause=clamp.cause.value, reason=clamp.text)
+        for warning in wired_limit_warnings(ceilings, self._ports.wired_limit()):
+            log.warning("wired_limit_warning", reason=warning)
+
+    async def change(self, body: Mapping[str, Any]) -> None:
+        """Set keys of the policy, and wait for the tick that follows, within a limit.
+
+        Raises InvalidRequest, SettingLocked, and StateUnwritable when it would not survive a
+        restart; then nothing has changed.
+        """
+        # Shielded: the whole change is made, even when the client does not wait for it.
+        await asyncio.shield(asyncio.create_task(self._set(body)))
+        await self.look_now(CHANGE_LIMIT)
+
+    async def _set(self, body: Mapping[str, Any]) -> None:
+        async with self._changing:
+            try:
+                # In a thread: it waits for the disk.
+                await asyncio.to_thread(self.settings.change, body)
+            except OSError as error:
+                raise StateUnwritable(
+                    f"The change was not made: it cannot be saved ({error.strerror or error})."
+                ) from error
 
     def _expect_activity(self) -> None:
         self._hint = activity_hint(self._hint, self._ports.clock(), self.interval)
@@ -140,14 +213,14 @@ class Enforcer:
             self.failures += 1
             self._state = replace(self._state, tick=None)
         try:
-            self._ports.after_tick()
+            self._ports.after_tick(self.published)
         except Exception:
             log.exception("guard_after_tick_failed")
         self.report = TickReport(at, time.perf_counter() - began, looks, failed)
 
     async def tick(self) -> int:
         """One tick; how many looks it took."""
-        policy = self._settings.in_force.policy
+        policy = self.settings.in_force.policy
         # Where the models live on a device of its own, its reading is made of the sample.
         sample = await self._ports.sample()
         reading = await self._read()
@@ -156,10 +229,11 @@ class Enforcer:
             before = self._state
             decision = decide(before, self._snapshot(reading, sample, outcomes), policy)
             self._state = decision.next_state
-            if decision.limits.generation != before.limits.generation or look == 1:
-                self._ports.set_limits(decision.limits)
+            self.published = decision.memory
+            if decision.memory.limits.generation != before.limits.generation or look == 1:
+                self._ports.set_limits(decision.memory.limits)
             outcomes = await self._apply(decision)
-            self._keep(before, decision, reading, outcomes)
+            self._keep(before, decision, outcomes)
             if not decision.look_again:
                 return look
             sample = await self._ports.sample()
@@ -190,7 +264,7 @@ class Enforcer:
 
     async def _apply(self, decision: Decision) -> tuple[ActionOutcome, ...]:
         """Carry the actions out in order; an action that fails is refused, not fatal."""
-        if not decision.apply:
+        if not decision.memory.enforce:
             return ()
         outcomes = []
         for action in decision.actions:
@@ -202,39 +276,36 @@ class Enforcer:
         return tuple(outcomes)
 
     def _keep(
-        self,
-        before: GuardState,
-        decision: Decision,
-        reading: MemoryReading,
-        outcomes: tuple[ActionOutcome, ...],
+        self, before: GuardState, decision: Decision, outcomes: tuple[ActionOutcome, ...]
     ) -> None:
-        changed = (decision.level, decision.pause) != (before.level, before.pause)
-        now, reclaimed = self._ports.clock(), self._ports.reclaimed()
+        memory = decision.memory
+        changed = (memory.level, memory.pause) != (before.level, before.pause)
+        now, reclaimed = self.now, self._ports.reclaimed()
         since, self._reclaimed = reclaimed - self._reclaimed, reclaimed
         entry = self.record.add(
-            Entry(0, now, now, time.time(), 1, decision, reading, outcomes, changed, since),
+            Entry(0, now, now, time.time(), 1, decision, outcomes, changed, since),
             begins=before.tick is None,
         )
         write = log.info if entry.eventful and entry.times == 1 else log.debug
         write(
             "guard_decision",
             number=entry.number,
-            pressure=decision.level.label,
+            pressure=memory.level.label,
             was=before.level.label,
-            emergency=decision.emergency,
-            paused=decision.paused,
-            pause=None if decision.pause is None else decision.pause.value,
+            emergency=memory.emergency,
+            paused=memory.paused,
+            pause=None if memory.pause is None else memory.pause.value,
             rule=decision.rule,
             reason=decision.reason,
             actions=[str(action) for action in notable_actions(decision.actions)],
-            applied=decision.apply,
+            applied=memory.enforce,
             reclaimed=entry.reclaimed,
-            usage=decision.usage.bytes,
-            ceiling=decision.ceiling,
-            soft=decision.ceilings.soft,
-            hard=decision.ceilings.hard,
-            binding=binding_name(decision.ceilings, decision.ceilings.binding),
-            reading_at=decision.reading_at,
+            usage=memory.usage.bytes,
+            ceiling=memory.ceiling,
+            soft=memory.ceilings.soft,
+            hard=memory.ceilings.hard,
+            binding=binding_name(memory.ceilings, memory.ceilings.binding),
+            reading_at=memory.reading.taken_at,
         )
 
 

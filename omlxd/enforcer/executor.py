@@ -1,11 +1,12 @@
-"""Carries the guard's actions out: each by the owner of what it is about."""
+"""Carries the guard's actions out, and writes the errors of the requests that they end."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
-from omlxd.enforcer import explain
-from omlxd.errors import OmlxdError
+from omlxd.engine.handle import Engine
+from omlxd.errors import MemoryPressure, MemoryPressureAborted, OmlxdError
+from omlxd.memory_text import in_words, pressure
 from omlxd.policy.actions import (
     AbortLoads,
     AbortRequests,
@@ -22,26 +23,25 @@ from omlxd.policy.actions import (
     WalkStoreCap,
 )
 from omlxd.policy.decision import Decision
+from omlxd.policy.memory_state import MemoryState
 
-
-class RequestOwner(Protocol):
-    """The part of the engine that is asked here."""
-
-    def abort(self, model_id: str | None, error: OmlxdError) -> int: ...
-
-    def reclaim(self, *, when_idle: bool) -> None: ...
+RETRY_AFTER = 10.0
+"""Seconds. The guard looks at admission every second under pressure; a client need not ask so
+often."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionExecutor:
-    """Attributes:
-    engine_up: the runtime runs, so that a reclaim is taken.
-    models: the pool: unloads, pending unloads, loads; waits one poll at most. The error
-        is for those who waited for a load that is aborted.
-    release_free_memory: the host's; bytes given back, None where it cannot tell.
+    """Gives each action to the owner of what it is about.
+
+    Attributes:
+        engine_up: the runtime runs, so that a reclaim is taken.
+        models: the pool: unloads, pending unloads, loads; waits one poll at most. The error
+            is for those who waited for a load that is aborted.
+        release_free_memory: the host's; bytes given back, None where it cannot tell.
     """
 
-    engine: RequestOwner
+    engine: Engine
     engine_up: Callable[[], bool]
     models: Callable[[Action, OmlxdError], Awaitable[ActionOutcome]]
     release_free_memory: Callable[[], Awaitable[int | None]]
@@ -50,22 +50,51 @@ class ActionExecutor:
         """What became of ``action``; one that nobody takes is refused, not an error."""
         match action:
             case ReclaimBufferCache() | IdleReclaim():
-                return self._reclaim(action)
+                if not self.engine_up():
+                    return ActionOutcome(action, accepted=False)
+                self.engine.reclaim(when_idle=isinstance(action, IdleReclaim))
+                return ActionOutcome(action)
             case ReturnFreePages():
                 return ActionOutcome(action, freed=await self.release_free_memory())
             case AbortRequests(model_id):
-                ended = self.engine.abort(model_id, explain.aborted(decision))
+                ended = self.engine.abort(model_id, aborted(decision.memory))
                 return ActionOutcome(action, accepted=ended > 0)
             case EvictModel() | MarkPendingUnload() | AbortLoads():
-                return await self.models(action, explain.load_aborted(decision))
+                return await self.models(action, load_aborted(decision.memory))
             case DropImageCache() | ShrinkRamCache() | WalkStoreCap() | Suspend():
                 # There are no caches yet, so none of these has an owner.
                 return ActionOutcome(action, accepted=False)
             case _:
                 assert_never(action)
 
-    def _reclaim(self, action: ReclaimBufferCache | IdleReclaim) -> ActionOutcome:
-        if not self.engine_up():
-            return ActionOutcome(action, accepted=False)
-        self.engine.reclaim(when_idle=isinstance(action, IdleReclaim))
-        return ActionOutcome(action)
+
+def aborted(memory: MemoryState) -> MemoryPressureAborted:
+    """For a request that was ended while it ran."""
+    details = pressure(memory)
+    return MemoryPressureAborted(
+        "The request was stopped to keep the machine from running out of memory. "
+        f"{in_words(details)}",
+        retry_after=RETRY_AFTER,
+        **details,
+    )
+
+
+def load_aborted(memory: MemoryState) -> MemoryPressureAborted:
+    """For a request whose model was being loaded."""
+    details = pressure(memory)
+    return MemoryPressureAborted(
+        f"Loading the model was stopped: memory is short. {in_words(details)}",
+        retry_after=RETRY_AFTER,
+        **details,
+    )
+
+
+def waited(memory: MemoryState, seconds: float) -> MemoryPressure:
+    """For a request that admission did not let start until its deadline."""
+    details = pressure(memory)
+    return MemoryPressure(
+        f"The request waited {seconds:.0f} s for memory to come free. {in_words(details)}",
+        retry_after=RETRY_AFTER,
+        waited_seconds=round(seconds, 1),
+        **details,
+    )

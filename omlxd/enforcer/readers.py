@@ -5,11 +5,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Protocol
 
 import structlog
 
-from omlxd.backend.protocol import BackendInfo
+from omlxd.engine.handle import Engine
 from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
 from omlxd.host.protocol import DeviceMemory, Host, RuntimeMemory
@@ -21,18 +20,6 @@ FRESH = 0.1
 """Seconds for which the device thread's last sample is as good as a new one."""
 SAMPLE_LIMIT = 0.1
 """Seconds a tick waits for a new one; an idle device thread answers in well under one of them."""
-
-
-class SampledEngine(Protocol):
-    """The part of the engine that is looked at here."""
-
-    @property
-    def info(self) -> BackendInfo | None: ...
-
-    @property
-    def latest_sample(self) -> AllocatorSample | None: ...
-
-    async def sample(self) -> AllocatorSample: ...
 
 
 class HostReader:
@@ -74,7 +61,7 @@ class AllocatorSampler:
     """The runtime's numbers without ever calling it: samples of the device thread."""
 
     def __init__(
-        self, engine: SampledEngine, clock: Callable[[], float], working: Callable[[], bool]
+        self, engine: Engine, clock: Callable[[], float], working: Callable[[], bool]
     ) -> None:
         """``working``: the device thread has work, so a sample comes with each step anyway."""
         self._engine = engine

@@ -12,13 +12,14 @@ from omlxd.policy.actions import (
     ReclaimBufferCache,
     WalkStoreCap,
 )
-from omlxd.policy.decision import Decision
-from omlxd.policy.observation import subject
-from omlxd.policy.readings import MemoryReading
+from omlxd.policy.decision import Decision, subject
+from omlxd.policy.eviction import Eviction
 from omlxd.units import MiB
 
 RING = 500
 LISTENER_BACKLOG = 500
+ROOM_RULE = "room_for_load"
+"""Name of the rule in the entries of evictions for a load."""
 NOTABLE = MiB
 """Bytes; a pool that gives back less was as good as empty, as before most loads."""
 
@@ -30,7 +31,9 @@ class Entry:
     Attributes:
         number: ascending; times: how many ticks in a row have come to the same.
         at, last_at: of the guard's clock, first and last of them; unix_at: seconds since 1970.
-        decision, reading, outcomes: of the last of them.
+        decision, outcomes: of the last of them.
+        eviction: this entry is about a model that leaves for a load of another. The decision in it
+            tells the memory of that time and, in words, what happens.
     """
 
     number: int
@@ -39,7 +42,6 @@ class Entry:
     unix_at: float
     times: int
     decision: Decision
-    reading: MemoryReading
     outcomes: tuple[ActionOutcome, ...]
     changed: bool
     """The level or the pause changed with it."""
@@ -48,6 +50,7 @@ class Entry:
     repetitions. The device thread does that at its next step boundary, and requests that were
     aborted leave theirs in the pool, so what those actions freed is told here and not in their
     outcomes."""
+    eviction: Eviction | None = None
 
     @property
     def eventful(self) -> bool:
@@ -55,6 +58,7 @@ class Entry:
             self.changed
             or bool(notable_actions(self.decision.actions))
             or self.reclaimed >= NOTABLE
+            or self.eviction is not None
         )
 
     @property
@@ -82,10 +86,10 @@ def _gist(decision: Decision) -> tuple[object, ...]:
     return (
         decision.rule,
         tuple((type(action), subject(action)) for action in notable_actions(decision.actions)),
-        decision.level,
-        decision.pause,
-        decision.emergency,
-        decision.apply,
+        decision.memory.level,
+        decision.memory.pause,
+        decision.memory.emergency,
+        decision.memory.enforce,
         decision.look_again,
     )
 
@@ -93,6 +97,17 @@ def _gist(decision: Decision) -> tuple[object, ...]:
 def notable_actions(actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """The actions worth telling: the store caps walk on every tick."""
     return tuple(action for action in actions if not isinstance(action, WalkStoreCap))
+
+
+def _eviction_reason(eviction: Eviction) -> str:
+    model, other = eviction.model_id, eviction.for_model
+    match eviction.freed:
+        case None:
+            return f"The load of '{other}' needs room: '{model}' is to leave."
+        case 0:
+            return f"'{model}' did not have to leave for the load of '{other}'."
+        case _:
+            return f"'{model}' has left to make room for the load of '{other}'."
 
 
 class Record:
@@ -148,6 +163,25 @@ class Record:
         self._tick.append(entry.number)
         self._last = entry
         return entry
+
+    def add_eviction(self, eviction: Eviction, at: float, unix_at: float) -> None:
+        """Keep what the pool does to make room for a load: once when a model is asked to leave,
+        and in the same entry what came of it."""
+        if self._last is None:
+            return
+        decision = replace(
+            self._last.decision, actions=(), rule=ROOM_RULE, reason=_eviction_reason(eviction)
+        )
+        asked = replace(eviction, freed=None)
+        begun = next((entry for entry in self._ring if entry.eviction == asked), None)
+        if begun is None or eviction.freed is None:
+            self._count += 1
+            entry = Entry(self._count, at, at, unix_at, 1, decision, (), False, eviction=eviction)
+            self._ring.append(entry)
+        else:
+            entry = replace(begun, last_at=at, decision=decision, eviction=eviction)
+            self._ring[begun.number - self._count - 1] = entry
+        self._tell(entry)
 
     def _counterpart(self) -> Entry | None:
         """What the tick before said at this point."""

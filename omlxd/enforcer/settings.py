@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,13 @@ from omlxd.enforcer.options import GuardOptions
 from omlxd.errors import InvalidRequest, SettingLocked
 from omlxd.options import BadValue, Declaration, declarations, read_value
 from omlxd.policy.tiers import GuardPolicy, Tier, mistakes
+from omlxd.store import StateFile
 from omlxd.units import GiB
 
 log = structlog.get_logger(__name__)
+
+
+FILE = "guard.json"
 
 
 class From(Enum):
@@ -59,6 +64,24 @@ class PolicyInForce:
     """By key of the API."""
     dormant: Mapping[str, Any]
     """What was set over the API and is out of force, as it was set."""
+
+
+def guard_settings(
+    configured: GuardPolicy, origins: Mapping[str, str], folder: Path
+) -> "GuardSettings":
+    """The settings with what was set over the API and survives.
+
+    ``origins``: by name of the option (``guard.tier``), for those that are not defaults.
+    ``folder``: the state folder.
+    """
+    file = StateFile(folder, FILE)
+    stored = file.read()
+    if file.trouble is not None:
+        log.error("guard_settings_lost", reason=file.trouble)
+    # The configuration has a size for the ceiling, the API a number of GB.
+    names = {key: f"guard.{key}" for key in FIELDS} | {"custom_ceiling_gb": "guard.custom_ceiling"}
+    by_key = {key: From(origins[name]) for key, name in names.items() if name in origins}
+    return GuardSettings(configured, by_key, stored, store=file.write)
 
 
 class GuardSettings:

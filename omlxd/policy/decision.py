@@ -1,12 +1,191 @@
-"""What one look came to, and how a tick goes on or ends with it."""
+"""One look at the machine and what was decided on it; how a tick goes on or ends with it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from omlxd.policy.actions import Action, WalkStoreCap
-from omlxd.policy.ceiling import Ceilings, Limits, renumber
-from omlxd.policy.observation import GuardState, Observation, subject
-from omlxd.policy.pressure import Level, Pause
-from omlxd.policy.usage import Usage
+from omlxd.policy.actions import (
+    AbortLoads,
+    AbortRequests,
+    Action,
+    ActionOutcome,
+    EvictModel,
+    MarkPendingUnload,
+    WalkStoreCap,
+)
+from omlxd.policy.ceiling import (
+    Ceilings,
+    DynamicFilter,
+    HotCache,
+    Limits,
+    compute_ceilings,
+    renumber,
+)
+from omlxd.policy.memory_state import MemoryState
+from omlxd.policy.pressure import Level, Pause, is_emergency, is_over, level_of, pause_of
+from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
+from omlxd.policy.tiers import BURST, GuardPolicy
+from omlxd.policy.usage import ReleaseWindow, Usage, measure_usage, recent_pressure
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything one decision may know."""
+
+    now: float
+    reading: MemoryReading
+    """A later look of the same tick renews the footprints; the host counters may stay."""
+    sample: AllocatorSample | None = None
+    models: tuple[ModelView, ...] = ()
+    hot_cache: HotCache | None = None
+    """None when there is no RAM tier."""
+    image_cache_bytes: int | None = None
+    """Decoded images held; zero when there is no such cache."""
+    outcomes: tuple[ActionOutcome, ...] = ()
+    """Of the actions of the last decision of this tick; one left out was taken, freed unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickState:
+    """What this tick has already found and tried."""
+
+    began: float
+    """Time of its first look; the host counters of the whole tick are as old as they were then."""
+    counted: bool
+    """Far enough from the tick before it to count for the counters."""
+    target: int | None
+    """The soft mark of the tick's start, which relief aims at."""
+    asked: tuple[Action, ...] = ()
+    """Actions of the last decision."""
+    tried: frozenset[tuple[type, str | None]] = frozenset()
+    """(class, model) of every action of this tick; none is repeated."""
+    leaving: frozenset[str] = frozenset()
+    """Models whose unload is in flight."""
+    deferring: bool = False
+    """The last decision asked for a pool reclaim instead of anything destructive."""
+    ending: tuple[str, str] | None = None
+    """(rule, reason) once a rule said that nothing more is to be done in this tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """What one decision hands to the next."""
+
+    level: Level = Level.OK
+    pause: Pause | None = None
+    """Why new requests wait."""
+    polls_over: int = 0
+    """Polls in a row that ended at or over the ceiling."""
+    deferrals: int = 0
+    """Deferring polls in this episode."""
+    counted_at: float | None = None
+    dynamic: DynamicFilter = field(default_factory=DynamicFilter)
+    release: ReleaseWindow = field(default_factory=ReleaseWindow)
+    limits: Limits = field(default_factory=Limits)
+    tick: TickState | None = None
+    """None between two ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A snapshot, measured: what the rules read."""
+
+    state: GuardState
+    snapshot: Snapshot
+    policy: GuardPolicy
+    ceilings: Ceilings
+    usage: Usage
+    level: Level
+    emergency: bool
+    polls_over: int
+    tick: TickState
+    outcomes: tuple[ActionOutcome, ...]
+
+    @property
+    def pause(self) -> Pause | None:
+        """Why new requests wait from now on."""
+        pressure = recent_pressure(self.snapshot.reading, self.tick.began)
+        was_paused = self.state.pause is not None
+        return pause_of(was_paused, self.usage.bytes, self.ceilings, pressure)
+
+    @property
+    def excess(self) -> int:
+        """Bytes above the target once everything on its way out is gone; never below zero."""
+        if self.usage.bytes is None or self.tick.target is None:
+            return 0
+        freeing = sum(model.bytes for model in self.snapshot.models if self.is_leaving(model))
+        return max(0, self.usage.bytes - freeing - self.tick.target)
+
+    def is_leaving(self, model: ModelView) -> bool:
+        return model.unloading or model.id in self.tick.leaving
+
+    @property
+    def loaded(self) -> tuple[ModelView, ...]:
+        """Models that are loaded and stay."""
+        return tuple(m for m in self.snapshot.models if not m.loading and not self.is_leaving(m))
+
+    @property
+    def unpinned(self) -> tuple[ModelView, ...]:
+        return tuple(model for model in self.loaded if not model.pinned)
+
+    def tried(self, action: type, model_id: str | None = None) -> bool:
+        return (action, model_id) in self.tick.tried
+
+    def outcome(self, action: type) -> ActionOutcome | None:
+        """What became of the first such action of the last decision."""
+        return next((done for done in self.outcomes if isinstance(done.action, action)), None)
+
+
+def observe(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Observation:
+    """Measure once; every rule of this look reads the same numbers."""
+    now = snapshot.now
+    usage, release = measure_usage(snapshot.reading, snapshot.sample, state.release, now)
+    began = now if state.tick is None else state.tick.began
+    ceilings, dynamic = compute_ceilings(
+        snapshot.reading, policy, state.dynamic, snapshot.hot_cache, began
+    )
+    counted = state.counted_at is None or now - state.counted_at >= BURST
+    tick = state.tick or TickState(now, counted, ceilings.soft)
+    outcomes = outcomes_of(tick.asked, snapshot.outcomes, policy.enforce)
+    in_flight = {
+        done.action.model_id
+        for done in outcomes
+        if isinstance(done.action, EvictModel) and done.accepted and done.in_flight
+    }
+    tick = replace(tick, leaving=tick.leaving | in_flight)
+    over = is_over(usage.bytes, ceilings)
+    polls_over = state.polls_over + int(tick.counted) if over else 0
+    return Observation(
+        state=replace(state, release=release, dynamic=dynamic),
+        snapshot=snapshot,
+        policy=policy,
+        ceilings=ceilings,
+        usage=usage,
+        level=level_of(usage.bytes, ceilings),
+        emergency=is_emergency(usage.bytes, ceilings, polls_over),
+        polls_over=polls_over,
+        tick=tick,
+        outcomes=outcomes,
+    )
+
+
+def outcomes_of(
+    asked: tuple[Action, ...], reported: tuple[ActionOutcome, ...], enforce: bool
+) -> tuple[ActionOutcome, ...]:
+    """What became of each action; a guard that only watches assumes that each was taken."""
+    known = {done.action: done for done in reported} if enforce else {}
+    return tuple(
+        known.get(action, ActionOutcome(action, in_flight=not enforce)) for action in asked
+    )
+
+
+def subject(action: Action) -> str | None:
+    """The model an action is about."""
+    match action:
+        case EvictModel() | AbortRequests() | MarkPendingUnload():
+            return action.model_id
+        case AbortLoads():
+            return ",".join(action.model_ids)
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,31 +196,14 @@ class Decision:
     outcomes, and decide again from ``next_state``.
     """
 
-    level: Level
-    emergency: bool
-    pause: Pause | None
-    """Why new requests wait (in monitor mode: would wait); None: they do not."""
-    usage: Usage
-    ceilings: Ceilings
-    limits: Limits
+    memory: MemoryState
+    """What everybody else may know of it. In monitor mode the actions are shown and logged only."""
     actions: tuple[Action, ...]
-    apply: bool
-    """False in monitor mode: shown and logged, not carried out."""
     rule: str
-    """Name of the function below that decided."""
+    """Name of the rule that decided."""
     reason: str
     look_again: bool
     next_state: GuardState
-    reading_at: float
-    """Time of the reading that this decision rests on."""
-
-    @property
-    def paused(self) -> bool:
-        return self.pause is not None
-
-    @property
-    def ceiling(self) -> int | None:
-        return self.ceilings.ceiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +257,15 @@ def _decision(
 ) -> Decision:
     limits = seen.ceilings.limits(seen.policy, paused=state.pause is not None)
     state = replace(state, limits=renumber(state.limits, limits))
-    return Decision(
-        level=state.level,
-        emergency=seen.emergency,
-        pause=state.pause,
+    memory = MemoryState(
+        at=seen.snapshot.now,
+        policy=seen.policy,
+        reading=seen.snapshot.reading,
         usage=seen.usage,
         ceilings=seen.ceilings,
         limits=state.limits,
-        actions=actions,
-        apply=seen.policy.enforce,
-        rule=why[0],
-        reason=why[1],
-        look_again=state.tick is not None,
-        next_state=state,
-        reading_at=seen.snapshot.reading.taken_at,
+        level=state.level,
+        emergency=seen.emergency,
+        pause=state.pause,
     )
+    return Decision(memory, actions, *why, look_again=state.tick is not None, next_state=state)

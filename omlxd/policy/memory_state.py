@@ -1,27 +1,49 @@
-"""What the memory guard publishes: one frozen state that pool, schedulers and ``/status`` read."""
+"""What the memory guard publishes: one frozen state for pool, schedulers and ``/status``."""
 
 from dataclasses import dataclass
 
-from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.ceiling import Ceilings, Limits
+from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import MemoryReading
+from omlxd.policy.tiers import GuardPolicy
 from omlxd.policy.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """What the admission of a load needs to know.
+    """The memory as of one decision of the guard.
 
     Attributes:
-        usage: measured now, not at the last tick: an unload may have just ended.
-        paused: admission of requests is paused by pressure.
-        enforce: False when the guard only watches.
-        reading: what the ceilings were made of; without it there is no preview of other tiers.
-        age: seconds since the guard looked; an idle one looks every 30 s only.
+        at: when the guard looked, by its clock.
+        policy: what was in force then.
+        reading: what the ceilings were made of.
+        limits: what the schedulers plan with; they are given these same limits.
+        pause: why new requests wait (in monitor mode: would wait); None: they do not.
+        age: seconds after ``at`` at which usage was measured again. An unload may have ended since
+            the decision, and an idle guard looks every 30 s only.
     """
 
+    at: float
+    policy: GuardPolicy
+    reading: MemoryReading
     usage: Usage
     ceilings: Ceilings
-    paused: bool = False
-    enforce: bool = True
-    reading: MemoryReading | None = None
+    limits: Limits
+    level: Level = Level.OK
+    emergency: bool = False
+    pause: Pause | None = None
     age: float = 0.0
+
+    @property
+    def paused(self) -> bool:
+        """Admission of requests is paused by pressure."""
+        return self.pause is not None
+
+    @property
+    def enforce(self) -> bool:
+        """False when the guard only watches."""
+        return self.policy.enforce
+
+    @property
+    def ceiling(self) -> int | None:
+        return self.ceilings.ceiling

@@ -17,9 +17,17 @@ from omlxd.policy.actions import (
     ReturnFreePages,
     ShrinkRamCache,
 )
-from omlxd.policy.decision import Decision, Step, conclude, go_on
+from omlxd.policy.decision import (
+    Decision,
+    GuardState,
+    Observation,
+    Snapshot,
+    Step,
+    conclude,
+    go_on,
+    observe,
+)
 from omlxd.policy.eviction import choose_to_end, choose_victims
-from omlxd.policy.observation import GuardState, Observation, Snapshot, observe
 from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import ModelView
 from omlxd.policy.tiers import BUFFER_CACHE_FLOOR, MAX_DEFERRALS, GuardPolicy

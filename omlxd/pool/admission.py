@@ -221,11 +221,9 @@ def fits(need: LoadNeed, context: LoadContext, memory: MemoryState) -> Mapping[T
 
 def _ceilings(memory: MemoryState) -> Mapping[Tier, Ceilings]:
     """The tier in force as it is; the others from the same reading, with their own marks."""
-    found = {memory.ceilings.tier: memory.ceilings}
-    if memory.reading is None:
-        return found
-    found = {**ceilings_by_tier(memory.reading, enabled=memory.ceilings.enabled), **found}
-    return {tier: found[tier] for tier in Tier}
+    found = dict(ceilings_by_tier(memory.reading, enabled=memory.ceilings.enabled))
+    found[memory.ceilings.tier] = memory.ceilings
+    return found
 
 
 def _verdict(plan: LoadPlan, ceilings: Ceilings) -> TierFit:

@@ -69,8 +69,7 @@ def _mark(memory: MemoryState) -> Mark:
     """The mark that is in the way. If usage has fallen meanwhile, only the load itself is."""
     if not memory.paused:
         return Mark.HARD
-    reading = memory.reading
-    pressure = None if reading is None else recent_pressure(reading, reading.taken_at)
+    pressure = recent_pressure(memory.reading, memory.reading.taken_at)
     pause = pause_of(True, memory.usage.bytes, memory.ceilings, pressure)
     return Mark.HARD if pause is None else mark_of(pause)
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from omlxd.enforcer.control import GuardControl
 from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import From, GuardSettings
@@ -51,7 +50,6 @@ class FakeGuard:
             ),
             self.settings,
         )
-        self.control = GuardControl(self.enforcer, self.settings)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["FakeGuard"]:
@@ -96,5 +94,5 @@ class FakeGuard:
         self.footprint -= model.bytes
         return ActionOutcome(action, freed=model.bytes)
 
-    def _ticked(self) -> None:
+    def _ticked(self, memory: object) -> None:
         self.ticks += 1

@@ -55,7 +55,9 @@ class Watch:
                     self._break(f"pinned '{name}' is to be unloaded when it has drained")
                 self._nothing_idle(views.values(), action)
             case AbortRequests(model_id=None):
-                if not decision.emergency or any(not v.pinned for v in _staying(views.values())):
+                if not decision.memory.emergency or any(
+                    not v.pinned for v in _staying(views.values())
+                ):
                     self._break("everything is aborted outside of the last emergency")
             case AbortRequests(model_id=name):
                 follows = EvictModel in {type(other) for other in decision.actions}
@@ -99,13 +101,13 @@ class Watch:
 
     def _check_over(self, decision: Decision, now: float, *, gave: bool) -> None:
         leaving = sum(view.bytes for view in self.daemon.pool.views() if view.unloading)
-        usage = decision.usage.bytes
+        usage = decision.memory.usage.bytes
         # What is on its way out frees enough by itself, though a long step may hold it up.
-        over = usage is not None and is_over(usage - leaving, decision.ceilings)
+        over = usage is not None and is_over(usage - leaving, decision.memory.ceilings)
         counted = self._counted_at is None or now - self._counted_at >= BURST
         if counted:
             self._counted_at = now
-        if not over or gave or not decision.apply or not self._something_left():
+        if not over or gave or not decision.memory.enforce or not self._something_left():
             self._idle_polls_over = 0
         elif counted:
             self._idle_polls_over += 1

@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from omlxd.backend.sequence import SequenceSpec
-from omlxd.daemon.guard import Guard, Surroundings
-from omlxd.enforcer.ports import GuardPorts
+from omlxd.enforcer.enforcer import Enforcer
+from omlxd.enforcer.ports import GuardParts, GuardPorts
 from omlxd.enforcer.readers import AllocatorSampler, HostReader
 from omlxd.enforcer.settings import GuardSettings
 from omlxd.engine.handle import Engine, _DeviceThread
@@ -34,6 +34,7 @@ from omlxd.model_settings.options import ModelSettings
 from omlxd.model_settings.settings import ModelSettingsStore
 from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.decision import Decision
+from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.tiers import GuardPolicy
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
@@ -126,31 +127,22 @@ class Watchers:
     applied: list[tuple[Action, Decision, ActionOutcome]] = field(default_factory=list)
 
 
-class WatchedGuard(Guard):
-    """The daemon's guard; every tick and action is seen."""
+def watched(ports: GuardPorts, watchers: Watchers) -> GuardPorts:
+    """The daemon's ports; every tick and action is seen."""
 
-    def __init__(
-        self, settings: GuardSettings, around: Surroundings, watchers: Watchers, deadline: float
-    ) -> None:
-        self._watchers = watchers
-        super().__init__(settings, around, queue_deadline=deadline)
+    async def apply(action: Action, decision: Decision) -> ActionOutcome:
+        for tell in watchers.before_action:
+            tell(action, decision)
+        outcome = await ports.apply(action, decision)
+        watchers.applied.append((action, decision, outcome))
+        return outcome
 
-    def _ports(self) -> GuardPorts:
-        ports = super()._ports()
+    def after_tick(memory: MemoryState | None) -> None:
+        ports.after_tick(memory)
+        for tell in list(watchers.after_tick):
+            tell()
 
-        async def apply(action: Action, decision: Decision) -> ActionOutcome:
-            for tell in self._watchers.before_action:
-                tell(action, decision)
-            outcome = await ports.apply(action, decision)
-            self._watchers.applied.append((action, decision, outcome))
-            return outcome
-
-        def after_tick() -> None:
-            ports.after_tick()
-            for tell in list(self._watchers.after_tick):
-                tell()
-
-        return replace(ports, apply=apply, after_tick=after_tick)
+    return replace(ports, apply=apply, after_tick=after_tick)
 
 
 class SimulatedDaemon:
@@ -183,9 +175,9 @@ class SimulatedDaemon:
         )
         self.tally = Tally()
         self.watchers = Watchers()
-        runtime = AllocatorSampler(self.engine, self.clock, lambda: bool(self.engine.requests()))
+        sampler = AllocatorSampler(self.engine, self.clock, lambda: bool(self.engine.requests()))
         self.host = DarwinHost(
-            runtime.memory(),
+            sampler.memory(),
             open_kernel=lambda: self.kernel,  # type: ignore[arg-type, return-value]
             available=self.kernel.available,
         )
@@ -206,22 +198,22 @@ class SimulatedDaemon:
                 wake=lambda: self.enforcer.wake(),
                 usage=self.host.footprint,
                 release_memory=reader.release_free_memory,
-                memory=lambda: self.guard.memory(),
+                memory=lambda: self.enforcer.memory(),
+                on_eviction=lambda eviction: self.enforcer.evicted(eviction),
             ),
         )
         self.settings = GuardSettings(policy or GuardPolicy(), {}, {}, lambda values: None)
-        around = Surroundings(
+        parts = GuardParts(
             host=self.host,
             reader=reader,
-            runtime=runtime,
+            sampler=sampler,
             engine=self.engine,
             pool=self.pool,
             open_requests=lambda: self.tally.open,
+            queue_deadline=options.queue_deadline,
             clock=self.clock,
         )
-        deadline = options.queue_deadline
-        self.guard = WatchedGuard(self.settings, around, self.watchers, deadline)
-        self.enforcer = self.guard.enforcer
+        self.enforcer = Enforcer(watched(parts.ports(), self.watchers), self.settings)
         self.deaths: list[BaseException] = []
         self._numbers = itertools.count(1)
         self._running: asyncio.Task[None] | None = None
@@ -240,8 +232,8 @@ class SimulatedDaemon:
         await self.pool.start()
         scan = RootScan(RootStatus("/models", RootState.OK), tuple(map(self._model, self.shapes)))
         self.library.adopt(merge([scan]))
-        self._running = asyncio.create_task(self.guard.run(), name="guard")
-        await self.guard.begin()
+        self._running = asyncio.create_task(self.enforcer.run(), name="guard")
+        await self.enforcer.begin()
         return self
 
     async def stop(self) -> None:
@@ -283,7 +275,7 @@ class SimulatedDaemon:
         """One request; ``finished`` or the code of its error. ``hold``: the lease is kept so long
         before and after."""
         self.tally.open += 1
-        self.guard.arrived()
+        self.enforcer.arrived()
         number = next(self._numbers)
         try:
             until = None if deadline is None else self._loop.time() + deadline

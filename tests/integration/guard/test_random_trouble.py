@@ -220,7 +220,7 @@ async def as_good_as_new(daemon: SimulatedDaemon, watch: Watch) -> None:
     at = daemon.clock()
     await daemon.ticks(10)
     assert watch.since(at) == []
-    assert daemon.decision.level is not Level.HARD
+    assert daemon.decision.memory.level is not Level.HARD
     assert daemon.tally.open == 0
     assert daemon.engine.requests() == ()
     assert daemon.promised == 0

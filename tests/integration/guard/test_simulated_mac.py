@@ -29,7 +29,7 @@ def test_one_odd_sample_of_other_apps_changes_nothing(busy: bool) -> None:
             await until(lambda seen=looks: daemon.kernel.host_calls > seen, 40)
             await daemon.ticks(4)
             assert daemon.kernel.spikes == []
-            assert daemon.decision.level is Level.OK
+            assert daemon.decision.memory.level is Level.OK
         assert await answer == "finished"
         assert watch.notable_actions == []
         assert set(daemon.in_memory()) == {"small", "middle", "big"}
@@ -47,7 +47,24 @@ def test_apps_that_stay_are_made_room_for_by_the_least_recently_used_first() -> 
             "middle"
         ]
         assert daemon.in_memory() == ["small", "other", "big"]
-        assert daemon.decision.level is Level.OK
+        assert daemon.decision.memory.level is Level.OK
+
+    played(scene)
+
+
+def test_what_leaves_for_a_load_is_in_the_record_with_what_it_freed() -> None:
+    """Evictions for a load's sake are entries too."""
+
+    async def scene(daemon: SimulatedDaemon, watch: Watch) -> None:
+        await loaded(daemon, "small", "big", "huge")
+        assert daemon.in_memory() == ["small", "huge"]
+        entries = [e for e in daemon.enforcer.record.entries if e.eviction is not None]
+        (entry,) = entries
+        eviction = entry.eviction
+        assert (eviction.model_id, eviction.for_model) == ("big", "huge")
+        assert eviction.freed >= daemon.shapes["big"].weights
+        assert entry.decision.rule == "room_for_load"
+        assert watch.notable_actions == [], "the guard itself had nothing to do"
 
     played(scene)
 
@@ -64,7 +81,10 @@ def test_a_frozen_reading_refuses_nothing_for_ever() -> None:
         await asyncio.sleep(10)
         assert await daemon.ask("big") == "finished"
         await asyncio.sleep(3600)
-        assert any("same answer" in line for line in daemon.enforcer.latest.reading.degraded)
+        assert any(
+            "same answer" in line
+            for line in daemon.enforcer.latest.decision.memory.reading.degraded
+        )
         await loaded(daemon, "huge", "small")
         assert watch.notable_actions == []
 
@@ -83,7 +103,7 @@ def test_counters_that_fail_take_nothing_from_anybody(psutil_fails: bool) -> Non
         daemon.kernel.counters_fail = daemon.kernel.psutil_fails = False
         await daemon.ticks(10)
         assert watch.notable_actions == []
-        assert daemon.decision.level is Level.OK
+        assert daemon.decision.memory.level is Level.OK
 
     played(scene)
 
@@ -96,14 +116,14 @@ def test_a_pool_of_80_gb_is_returned_and_costs_nobody_anything(busy: bool) -> No
         await loaded(daemon, "small", "middle", "big")
         answers = [asyncio.create_task(daemon.ask("big", tokens=200)) for _ in range(4 * busy)]
         await asyncio.sleep(5)
-        daemon.mac.pool += daemon.decision.ceilings.soft + 12 * GiB - daemon.mac.footprint
+        daemon.mac.pool += daemon.decision.memory.ceilings.soft + 12 * GiB - daemon.mac.footprint
         assert daemon.mac.pool > 80 * GiB
         await until(lambda: daemon.mac.pool < GiB, 20)
         assert [await answer for answer in answers] == ["finished"] * len(answers)
         await daemon.ticks(5)
         assert watch.notable_actions == []
-        assert daemon.decision.level is Level.OK
-        assert not daemon.decision.paused
+        assert daemon.decision.memory.level is Level.OK
+        assert not daemon.decision.memory.paused
 
     played(scene, size=512)
 
@@ -150,7 +170,7 @@ def test_critical_pressure_of_the_system_only_pauses_admission() -> None:
         running = asyncio.create_task(daemon.ask("small", tokens=100))
         await asyncio.sleep(3)
         daemon.mac.forced_pressure = CRITICAL
-        await until(lambda: daemon.decision.paused, 11)
+        await until(lambda: daemon.decision.memory.paused, 11)
         waiting = asyncio.create_task(daemon.ask("small"))
         assert await daemon.ask("middle") == "finished"
         await asyncio.sleep(5)
@@ -158,7 +178,7 @@ def test_critical_pressure_of_the_system_only_pauses_admission() -> None:
         assert await running == "finished"
         assert await waiting == "finished"
         daemon.mac.forced_pressure = None
-        await until(lambda: not daemon.decision.paused, 11)
+        await until(lambda: not daemon.decision.memory.paused, 11)
         assert watch.notable_actions == []
 
     played(scene)
@@ -171,11 +191,11 @@ def test_pinned_models_stay_and_their_requests_end_only_in_an_emergency() -> Non
         await asyncio.sleep(10)
         daemon.mac.apps = daemon.mac.total
         assert await running == "memory_pressure_aborted"
-        assert daemon.decision.emergency
+        assert daemon.decision.memory.emergency
         await daemon.ticks(20)
         assert daemon.in_memory() == ["big"]
         daemon.mac.apps = 0
-        await until(lambda: not daemon.decision.paused, 30)
+        await until(lambda: not daemon.decision.memory.paused, 30)
         assert await daemon.ask("big") == "finished"
 
     played(scene, pinned=["big"])
@@ -238,10 +258,10 @@ def test_nothing_is_aborted_on_the_old_numbers_of_a_device_in_a_long_step() -> N
         await asyncio.sleep(25)
         daemon.backend.slowness = 120.0
         await asyncio.sleep(8)
-        mac, reserve = daemon.mac, daemon.decision.ceilings.reserve
+        mac, reserve = daemon.mac, daemon.decision.memory.ceilings.reserve
         mac.apps = mac.total - mac.wired - reserve - int(mac.footprint / 0.97)
-        await until(lambda: daemon.decision.level is Level.HARD, 10)
-        assert not daemon.decision.usage.fresh
+        await until(lambda: daemon.decision.memory.level is Level.HARD, 10)
+        assert not daemon.decision.memory.usage.fresh
         await daemon.ticks(4)
         assert daemon.decision.rule == "wait_for_fresh_numbers"
         assert watch.notable_actions == []

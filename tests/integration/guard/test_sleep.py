@@ -51,7 +51,7 @@ def test_requests_that_pressure_holds_back_keep_the_rest_of_their_time() -> None
         running = asyncio.create_task(daemon.ask("small", tokens=400))
         await asyncio.sleep(3)
         daemon.mac.forced_pressure = CRITICAL
-        await until(lambda: daemon.decision.paused, 11)
+        await until(lambda: daemon.decision.memory.paused, 11)
         waiting = asyncio.create_task(daemon.ask("small"))
         await asyncio.sleep(2)
         daemon.sleep_machine(NIGHT)
@@ -103,7 +103,7 @@ def test_the_first_look_after_waking_is_at_numbers_of_now() -> None:
         daemon.sleep_machine(NIGHT)
         woken = daemon.clock()
         assert await daemon.ask("big") == "finished", "judged by a look made after waking"
-        assert daemon.decision.reading_at >= woken
+        assert daemon.decision.memory.reading.taken_at >= woken
         assert daemon.in_memory() == ["small", "big"]
 
     played(scene)

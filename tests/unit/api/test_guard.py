@@ -4,33 +4,53 @@ import errno
 import functools
 import json
 from collections.abc import AsyncIterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 from starlette.types import ASGIApp
 
 from omlxd.api.app import create_app
-from omlxd.api.guard_view import ACTION_NAMES, status_keys
+from omlxd.api.guard_view import ACTION_NAMES, flat_status, preview_body, status_keys
 from omlxd.enforcer.settings import From
 from omlxd.policy.actions import Action
-from omlxd.policy.describe import FORMATTED, GuardStatus
+from omlxd.policy.eviction import Eviction
 from omlxd.policy.readings import ModelView, OsPressure
+from omlxd.policy.relief import GuardState, decide
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
 from tests.support.asgi import Call, get
 from tests.support.fake_guard import FakeGuard
 from tests.support.fake_pool import World
+from tests.unit.policy.scene import CEILING, HARD, POLICY, SOFT, snapshot
+from tests.unit.policy.test_ceiling import MAC
 
 PATH = "/v1/memory-guard"
+
+
+KEYS = """enabled, memory_guard_tier, memory_guard_custom_ceiling_bytes,
+ceiling_bytes, static_ceiling_bytes, dynamic_ceiling_bytes, metal_cap_bytes, metal_cap_raw_bytes,
+reserve_bytes, other_app_reclaim_ratio, hot_cache_reserved_bytes, scheduler_ceiling_bytes,
+scheduler_abort_limit_bytes, soft_threshold, hard_threshold, soft_bytes, hard_bytes, current_bytes,
+pressure_level, utilization, poll_interval_seconds"""
+
+TWINS = """ceiling, static_ceiling, dynamic_ceiling, reserve, hot_cache_reserved,
+scheduler_ceiling, scheduler_abort_limit, soft, hard, current"""
+
+
+def words(text: str) -> set[str]:
+    return {word.strip() for word in text.replace("\n", " ").split(",")}
+
+
+FLAT_KEYS = words(KEYS) | {f"{name}_formatted" for name in words(TWINS)}
 
 
 @functools.lru_cache(maxsize=1)  # to make one takes long
 def app_of(guard: FakeGuard) -> ASGIApp:
     services = replace(
         World().services(),
-        guard=guard.control,
-        guard_status=lambda: status_keys(guard.control),
+        guard=guard.enforcer,
+        guard_status=lambda: status_keys(guard.enforcer),
     )
     return create_app(services)
 
@@ -94,10 +114,9 @@ async def test_before_the_first_tick_everything_unknown_is_null() -> None:
 async def test_status_has_exactly_the_reference_keys_at_top_level(guard: FakeGuard) -> None:
     """[R] the keys of the reference's ``get_status()`` at top level, same names and units."""
     status = (await get(app_of(guard), "/status").end()).json
-    flat = {f.name for f in fields(GuardStatus)} | {f"{name}_formatted" for name in FORMATTED}
     objects = {"ceiling", "readings", "cache", "models", "requests", "server"}
-    assert set(status) == flat | objects | {"parameters"}
-    for name in flat:
+    assert set(status) == FLAT_KEYS | objects | {"parameters"}
+    for name in FLAT_KEYS:
         assert isinstance(status[name], bool | int | float | str), name
     assert status["enabled"] is True
     assert status["pressure_level"] == "ok"
@@ -271,6 +290,30 @@ async def test_decisions_tell_what_was_done_and_what_it_freed() -> None:
     assert last["level"] == "ok"
 
 
+async def test_evictions_for_a_load_are_decisions_too(guard: FakeGuard) -> None:
+    """Evictions for a load's sake are entries too."""
+    asked = Eviction(for_model="b", model_id="a", bytes=2 * GiB)
+    guard.enforcer.evicted(asked)
+    entry = (await show(guard))["decisions"][-1]
+    assert (entry["rule"], entry["applied"], entry["level"]) == ("room_for_load", True, "ok")
+    action = {
+        "action": "unload",
+        "model_id": "a",
+        "bytes": 2 * GiB,
+        "for_model": "b",
+        "accepted": True,
+        "freed_bytes": None,
+        "in_flight": True,
+    }
+    assert entry["actions"] == [action]
+    guard.enforcer.evicted(replace(asked, freed=GiB))
+    body = await show(guard)
+    assert body["decisions"][-1]["number"] == entry["number"]
+    assert body["decisions"][-1]["actions"] == [action | {"freed_bytes": GiB, "in_flight": False}]
+    assert set(body["decisions"][-1]) == set(body["decisions"][0])
+    assert body["rule"] != "room_for_load", "this is the guard's own last decision"
+
+
 def test_every_action_has_its_name_on_the_wire() -> None:
     assert set(ACTION_NAMES) == set(get_args(Action))
     assert sorted(ACTION_NAMES.values()) == [
@@ -326,7 +369,7 @@ async def test_events_replay_then_follow_and_end_with_the_guard() -> None:
     async with guard.running():
         stream = get(app_of(guard), f"{PATH}/events").start()
         await stream.until_text('"number":1')
-        await guard.control.change({"tier": "custom", "custom_ceiling_gb": 1})
+        await guard.enforcer.change({"tier": "custom", "custom_ceiling_gb": 1})
         await stream.until_text('"level":"hard"')
     await stream.end()
     assert stream.headers["content-type"].startswith("text/event-stream")
@@ -350,3 +393,85 @@ async def test_the_schema_names_the_keys_that_can_be_set(guard: FakeGuard) -> No
     declared = schema["paths"][PATH]["put"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(declared["properties"]) == set((await show(guard))["policy"])
     assert declared["properties"]["tier"]["enum"] == [*(tier.value for tier in Tier), None]
+
+
+def test_the_status_has_the_keys_that_clients_know() -> None:
+    decision = decide(GuardState(), snapshot(SOFT), POLICY)
+    status = flat_status(decision.memory, POLICY, interval=1.0, running=True)
+    assert set(status) == FLAT_KEYS
+    assert status["ceiling_formatted"] == "100.0GB"
+    assert (status["ceiling_bytes"], status["soft_bytes"], status["hard_bytes"]) == (
+        CEILING,
+        SOFT,
+        HARD,
+    )
+    assert (status["current_bytes"], status["utilization"]) == (SOFT, 0.9)
+    assert (status["pressure_level"], status["poll_interval_seconds"]) == ("soft", 1.0)
+    assert (status["memory_guard_tier"], status["enabled"]) == ("custom", True)
+
+
+def test_what_is_off_or_unknown_is_a_zero_here() -> None:
+    """always numbers or strings as in the reference (0 where it is off or unknown, utilization 0.0
+    without a ceiling); enabled is true when the guard is on and its loop runs"""
+    off = replace(POLICY, enabled=False, custom_ceiling_bytes=None)
+    decision = decide(GuardState(), snapshot(GiB), off)
+    status = flat_status(decision.memory, off, interval=30.0, running=True)
+    assert not status["enabled"]
+    assert (status["ceiling_bytes"], status["utilization"], status["dynamic_ceiling_bytes"]) == (
+        0,
+        0.0,
+        0,
+    )
+    assert None not in status.values()
+    on = decide(GuardState(), snapshot(GiB), POLICY)
+    assert not flat_status(on.memory, POLICY, interval=1.0, running=False)["enabled"]
+
+
+def test_the_ratio_is_the_tiers() -> None:
+    policy = GuardPolicy(tier=Tier.AGGRESSIVE)
+    decision = decide(GuardState(), snapshot(GiB), policy)
+    status = flat_status(decision.memory, policy, interval=1.0, running=True)
+    assert status["other_app_reclaim_ratio"] == 0.5
+
+
+def test_the_preview_shows_what_each_tier_would_allow() -> None:
+    """Tier preview: for each tier, what the ceiling would be now: reserve_bytes, free_bytes,
+    inactive_bytes (active file cache included), other_apps_bytes, static_bytes, dynamic_bytes,
+    metal_cap_bytes, ceiling_bytes, binding"""
+    shown = preview_body(MAC)
+    assert list(shown) == [tier.value for tier in Tier]
+    assert shown["aggressive"] == dict(
+        reserve_bytes=3 * GiB // 2,
+        free_bytes=10 * GiB,
+        inactive_bytes=9 * GiB,
+        other_apps_bytes=8 * GiB,
+        static_bytes=64 * GiB - 3 * GiB // 2,
+        dynamic_bytes=47 * GiB - 3 * GiB // 2,
+        metal_cap_bytes=51 * GiB,
+        ceiling_bytes=47 * GiB - 3 * GiB // 2,
+        binding="dynamic",
+    )
+    assert shown["safe"]["other_apps_bytes"] == 0
+
+
+def test_the_custom_tier_shows_static_and_metal_only() -> None:
+    """Custom shows static and metal only."""
+    custom = preview_body(MAC)["custom"]
+    assert (custom["dynamic_bytes"], custom["static_bytes"]) == (None, 62 * GiB)
+    assert (custom["ceiling_bytes"], custom["binding"]) == (51 * GiB, "metal_cap")
+
+
+def test_the_first_of_equal_terms_binds() -> None:
+    """binding (static, dynamic, metal_cap or empty; the first wins a tie)"""
+    tied = replace(MAC, device_cap=59 * GiB)
+    custom = preview_body(tied)["custom"]
+    assert custom["metal_cap_bytes"] == custom["static_bytes"]
+    assert custom["binding"] == "static"
+
+
+def test_unknown_numbers_are_shown_as_unknown() -> None:
+    blind = replace(MAC, free=None, inactive=None, device_cap=None)
+    shown = preview_body(blind)["balanced"]
+    assert (shown["free_bytes"], shown["inactive_bytes"]) == (None, None)
+    assert (shown["dynamic_bytes"], shown["metal_cap_bytes"]) == (None, None)
+    assert shown["binding"] == "static"

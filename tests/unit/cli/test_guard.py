@@ -82,7 +82,7 @@ def test_options_are_taken_before_and_after_the_verb(words: tuple[str, ...]) -> 
 
 async def shown(guard: FakeGuard) -> str:
     async with guard.running():
-        return "\n".join(render(guard_body(guard.control)))
+        return "\n".join(render(guard_body(guard.enforcer)))
 
 
 async def test_it_shows_usage_policy_origins_and_what_each_tier_would_allow() -> None:
@@ -119,7 +119,7 @@ async def test_off_monitor_and_not_started_are_said_in_the_first_line() -> None:
     assert off.startswith("memory guard  off: there is no ceiling\n  1.0GB in use")
     monitor = await shown(FakeGuard(GuardPolicy(enforce=False)))
     assert "(monitor: shows what it would do)" in monitor.splitlines()[0]
-    idle = render(guard_body(FakeGuard().control))
+    idle = render(guard_body(FakeGuard().enforcer))
     assert idle[0] == "memory guard  not running"
 
 
@@ -140,7 +140,7 @@ async def events_of(policy: GuardPolicy) -> list[dict[str, Any]]:
     )
     guard.footprint = int(9.2 * GiB)
     async with guard.running():
-        return [entry_body(entry) for entry in guard.control.entries]
+        return [entry_body(entry) for entry in guard.enforcer.record.entries]
 
 
 async def test_a_decision_reads_with_its_actions_and_what_they_freed() -> None:

@@ -17,7 +17,7 @@ URL = "http://127.0.0.1:8484"
 
 async def status(guard: FakeGuard, **lists: list[dict[str, Any]]) -> dict[str, Any]:
     async with guard.running():
-        keys = status_keys(guard.control)
+        keys = status_keys(guard.enforcer)
     return {**keys, "server": SERVER, "models": [], "requests": [], **lists}
 
 

@@ -62,7 +62,7 @@ class Machine:
             self.settings,
         )
 
-    def check_idle(self) -> None:
+    def check_idle(self, memory: object) -> None:
         self.idle_checks += 1
         self.after_tick()
 
@@ -118,7 +118,7 @@ async def test_one_tick_unloads_until_the_soft_mark_and_no_further() -> None:
     await machine.tick()
     assert [a.model_id for a in machine.notable_actions if isinstance(a, EvictModel)] == ["a"]
     assert machine.enforcer.latest is not None
-    assert machine.enforcer.latest.decision.level is Level.OK
+    assert machine.enforcer.latest.decision.memory.level is Level.OK
 
 
 async def test_a_refused_unload_is_not_asked_for_again_in_the_same_tick() -> None:
@@ -206,7 +206,7 @@ async def test_what_recurs_in_every_tick_is_told_once(
     last = record.entries[-1]
     assert (last.times, last.last_at) == (22, machine.now)
     assert machine.enforcer.latest is last
-    assert last.decision.usage.bytes == machine.footprint
+    assert last.decision.memory.usage.bytes == machine.footprint
 
 
 async def test_what_had_an_effect_is_told_each_time() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from omlxd.config.load import load
 from omlxd.enforcer.options import GuardOptions
-from omlxd.enforcer.settings import FIELDS, From, GuardSettings
+from omlxd.enforcer.settings import FIELDS, From, GuardSettings, guard_settings
 from omlxd.errors import InvalidRequest, SettingLocked
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.store import read_json, write_json
@@ -260,3 +261,53 @@ def test_the_configuration_refuses_a_ceiling_that_its_tier_ignores() -> None:
     with pytest.raises(ValueError, match="ignores a custom ceiling"):
         GuardOptions(custom_ceiling=60 * GiB)
     assert GuardOptions(custom_ceiling=60 * GiB, tier=Tier.CUSTOM).policy().tier is Tier.CUSTOM
+
+
+def config_of(home: Path, flags: dict[str, Any], environ: dict[str, str]) -> Any:
+    return load(flags, environ, home=str(home))
+
+
+def settings_of(config: Any) -> GuardSettings:
+    origins = {name: origin.value for name, origin in config.origins.items()}
+    return guard_settings(config.guard.policy(), origins, config.paths.state)
+
+
+def test_origins_follow_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[guard]\ntier = "custom"\ncustom_ceiling = "8GB"\n')
+    config = config_of(tmp_path, {}, {"OMLXD_GUARD_SOFT_THRESHOLD": "0.8"})
+    in_force = settings_of(config).in_force
+    assert in_force.policy.custom_ceiling_bytes == 8 * GiB
+    assert in_force.origins["tier"] is From.FILE
+    assert in_force.origins["custom_ceiling_gb"] is From.FILE
+    assert in_force.origins["soft_threshold"] is From.ENVIRONMENT
+    assert in_force.origins["hard_threshold"] is From.DEFAULT
+
+
+def test_what_was_set_survives_a_restart(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {}, {})
+    settings_of(config).change({"tier": "custom", "custom_ceiling_gb": 12.5})
+    in_force = settings_of(config).in_force
+    assert in_force.policy.custom_ceiling_bytes == int(12.5 * GiB)
+    assert in_force.origins["tier"] is From.API
+    stored = json.loads((tmp_path / "state" / "guard.json").read_text())
+    assert stored == {"tier": "custom", "custom_ceiling_gb": 12.5}
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", "\x00"])
+def test_a_damaged_file_is_said_and_the_configuration_holds(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state" / "guard.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    with capture_logs() as logs:
+        settings = settings_of(config_of(tmp_path, {}, {}))
+    assert settings.in_force.policy == GuardPolicy()
+    assert [log["event"] for log in logs] == ["guard_settings_lost"]
+
+
+def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "guard.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    settings_of(config_of(tmp_path, {}, {}))
+    assert not path.exists()
+    assert len(list(path.parent.glob("guard.json.*"))) == 1

@@ -117,7 +117,9 @@ class ToyMachine:
             decision = decide(self.state, self.snapshot(outcomes), self.policy)
             decisions.append(decision)
             self.state = decision.next_state
-            outcomes = [self.apply(action) for action in decision.actions if decision.apply]
+            outcomes = [
+                self.apply(action) for action in decision.actions if decision.memory.enforce
+            ]
             if not decision.look_again:
                 return decisions
             assert len(decisions) <= 8 + 2 * len(self.models), "the tick does not end"

@@ -53,11 +53,11 @@ def names(toy: ToyMachine) -> set[str]:
 def test_new_limits_are_handed_out_also_when_all_is_ok() -> None:
     """1. Hand the new limits to every scheduler (also when all is ok)."""
     decision = decide(GuardState(), snapshot(GiB), POLICY)
-    assert decision.level is Level.OK
-    assert (decision.limits.soft_bytes, decision.limits.hard_bytes) == (SOFT, HARD)
-    assert (decision.limits.generation, decision.limits.enabled) == (1, True)
+    assert decision.memory.level is Level.OK
+    assert (decision.memory.limits.soft_bytes, decision.memory.limits.hard_bytes) == (SOFT, HARD)
+    assert (decision.memory.limits.generation, decision.memory.limits.enabled) == (1, True)
     again = decide(decision.next_state, snapshot(GiB, now=1.0), POLICY)
-    assert again.limits is decision.limits
+    assert again.memory.limits is decision.memory.limits
 
 
 def test_with_the_guard_off_nothing_happens_and_counters_reset() -> None:
@@ -65,11 +65,15 @@ def test_with_the_guard_off_nothing_happens_and_counters_reset() -> None:
     state = GuardState(Level.HARD, pause=Pause.LEVEL, polls_over=3, deferrals=4)
     off = replace(POLICY, enabled=False)
     decision = decide(state, snapshot(2 * CEILING, [model("a")]), off)
-    assert (decision.level, decision.paused, decision.emergency) == (Level.OK, False, False)
+    assert (decision.memory.level, decision.memory.paused, decision.memory.emergency) == (
+        Level.OK,
+        False,
+        False,
+    )
     assert decision.actions == (UP,)
     assert not decision.look_again
     assert (decision.next_state.polls_over, decision.next_state.deferrals) == (0, 0)
-    assert (decision.ceiling, decision.limits.enabled) == (None, False)
+    assert (decision.memory.ceiling, decision.memory.limits.enabled) == (None, False)
     assert decision.rule == "guard_off"
 
 
@@ -82,8 +86,12 @@ def test_decoded_images_go_before_anything_is_paused_or_evicted() -> None:
     toy = machine(SOFT, model("a"), model("b"), images=GiB)
     first, last = toy.tick()
     assert first.actions == (DropImageCache(),)
-    assert (first.level, first.paused, first.limits.admission_paused) == (Level.OK, False, False)
-    assert (last.level, last.paused, last.actions) == (Level.OK, False, (UP,))
+    assert (first.memory.level, first.memory.paused, first.memory.limits.admission_paused) == (
+        Level.OK,
+        False,
+        False,
+    )
+    assert (last.memory.level, last.memory.paused, last.actions) == (Level.OK, False, (UP,))
     assert names(toy) == {"a", "b"}
 
 
@@ -108,19 +116,19 @@ def test_an_image_cache_that_frees_nothing_is_dropped_once_a_tick() -> None:
 def test_the_level_is_settled_and_pauses_admission() -> None:
     """3. Level and emergency. A level change is logged and handed on at once."""
     (decision,) = machine(SOFT, model("a", busy=True)).tick()
-    assert (decision.level, decision.paused) == (Level.SOFT, True)
-    assert decision.limits.admission_paused
+    assert (decision.memory.level, decision.memory.paused) == (Level.SOFT, True)
+    assert decision.memory.limits.admission_paused
     assert decision.next_state.level is Level.SOFT
 
 
 def test_the_second_poll_over_the_ceiling_is_an_emergency() -> None:
     """emergency: usage >= ceiling for the second poll in a row"""
     toy = machine(CEILING)
-    assert [toy.tick()[-1].emergency for _ in range(3)] == [False, True, True]
+    assert [toy.tick()[-1].memory.emergency for _ in range(3)] == [False, True, True]
     toy.base = CEILING - 1
-    assert not toy.tick()[-1].emergency
+    assert not toy.tick()[-1].memory.emergency
     toy.base = CEILING
-    assert not toy.tick()[-1].emergency
+    assert not toy.tick()[-1].memory.emergency
 
 
 def test_a_burst_of_wakes_is_one_poll() -> None:
@@ -131,8 +139,8 @@ def test_a_burst_of_wakes_is_one_poll() -> None:
     assert first.actions == (DOWN,)
     for _ in range(4):
         burst = toy.tick(after=0.1)[-1]
-        assert (burst.emergency, burst.actions) == (False, ())
-    assert toy.tick(after=0.1)[-1].emergency
+        assert (burst.memory.emergency, burst.actions) == (False, ())
+    assert toy.tick(after=0.1)[-1].memory.emergency
 
 
 # 4: deferring to the pool
@@ -221,7 +229,7 @@ def test_at_hard_the_hot_cache_shrinks_to_the_soft_mark() -> None:
     shrink, give, last = toy.tick()
     assert shrink.actions == (ShrinkRamCache(HARD - SOFT),)
     assert give.actions == (ReturnFreePages(), ReclaimBufferCache())
-    assert (last.level, last.actions) == (Level.SOFT, (DOWN,))
+    assert (last.memory.level, last.actions) == (Level.SOFT, (DOWN,))
     assert names(toy) == {"a"}
 
 
@@ -235,7 +243,7 @@ def test_the_level_may_fall_to_ok_after_the_hot_cache_shrank() -> None:
     """level and emergency anew; the level may fall to soft or ok and is handed on"""
     toy = machine(HARD, model("a"), model("b"), cached=20 * GiB, pool=GiB)
     *_, last = toy.tick()
-    assert (last.level, last.rule, last.actions) == (Level.OK, "stop_when_relieved", (UP,))
+    assert (last.memory.level, last.rule, last.actions) == (Level.OK, "stop_when_relieved", (UP,))
     assert names(toy) == {"a", "b"}
 
 
@@ -302,7 +310,7 @@ def test_the_least_recently_used_idle_model_goes_until_the_soft_mark() -> None:
         (EvictModel("b", 10 * GiB),),
         (UP,),
     ]
-    assert decisions[-1].level is Level.OK
+    assert decisions[-1].memory.level is Level.OK
 
 
 def test_of_models_used_at_the_same_time_the_order_given_decides_nothing() -> None:
@@ -343,8 +351,8 @@ def test_the_host_counters_do_not_age_during_a_slow_tick() -> None:
     sources = {"footprint": Source("kernel", 7.0)}
     slow = reading(footprint=28 * GiB, counted_footprint=30 * GiB, sources=sources, **free)
     second = decide(first.next_state, snapshot(28 * GiB, toy[1:], now=7.0, reading=slow), policy)
-    assert second.ceiling == first.ceiling
-    assert (second.level, second.actions) == (Level.HARD, (EvictModel("b", 2 * GiB),))
+    assert second.memory.ceiling == first.memory.ceiling
+    assert (second.memory.level, second.actions) == (Level.HARD, (EvictModel("b", 2 * GiB),))
 
 
 def test_at_soft_one_model_always_stays() -> None:
@@ -529,7 +537,7 @@ def test_an_unload_in_flight_counts_as_being_freed(shown: bool) -> None:
     else:
         toy = machine(HARD, model("a"), model("b", last_used=1.0), slow=frozenset({"a"}))
     last = toy.tick()[-1]
-    assert (last.rule, last.level) == ("stop_when_relieved", Level.HARD)
+    assert (last.rule, last.memory.level) == ("stop_when_relieved", Level.HARD)
     assert names(toy) == {"a", "b"}
 
 
@@ -540,13 +548,13 @@ def test_on_old_numbers_nothing_is_aborted_not_even_in_an_emergency() -> None:
     busy = [model("a", busy=True)]
     scene = snapshot(HARD, busy, now=6.0, sample=old, reading=reading(6.0, footprint=HARD))
     decision = decide(GuardState(), scene, POLICY)
-    assert (decision.level, decision.rule) == (Level.HARD, "wait_for_fresh_numbers")
+    assert (decision.memory.level, decision.rule) == (Level.HARD, "wait_for_fresh_numbers")
     for models in (busy, [model("p", pinned=True, busy=True), model("x", loading=True)]):
         over = replace(
             scene, models=tuple(models), reading=reading(6.0, footprint=CEILING + 2 * GiB)
         )
         decision = decide(GuardState(), over, POLICY)
-        assert (decision.emergency, decision.actions) == (True, (DOWN,))
+        assert (decision.memory.emergency, decision.actions) == (True, (DOWN,))
 
 
 def test_nothing_more_is_aborted_while_what_was_ended_leaves_the_device() -> None:
@@ -562,14 +570,18 @@ def test_an_old_sample_neither_defers_nor_raises_the_level() -> None:
     """A sample of the device thread older than its limit loses its MLX terms"""
     old = AllocatorSample(0.0, 2 * CEILING, 50 * GiB, 0)
     scene = snapshot(0, now=6.0, sample=old, reading=reading(6.0, footprint=GiB))
-    assert decide(GuardState(), scene, POLICY).level is Level.OK
+    assert decide(GuardState(), scene, POLICY).memory.level is Level.OK
 
 
 def test_unknown_usage_gives_up_nothing_and_holds_nobody_up() -> None:
     """None means unknown, zero means zero"""
     scene = snapshot(0, [model("a"), model("b")], sample=None, reading=reading(footprint=None))
     decision = decide(GuardState(Level.HARD, pause=Pause.LEVEL), scene, POLICY)
-    assert (decision.level, decision.paused, decision.actions) == (Level.OK, False, (UP,))
+    assert (decision.memory.level, decision.memory.paused, decision.actions) == (
+        Level.OK,
+        False,
+        (UP,),
+    )
 
 
 def test_a_critical_system_pauses_but_gives_up_nothing() -> None:
@@ -577,8 +589,12 @@ def test_a_critical_system_pauses_but_gives_up_nothing() -> None:
     critical = reading(footprint=0, os_pressure=OsPressure.CRITICAL)
     scene = snapshot(0, [model("a"), model("b")], reading=critical)
     decision = decide(GuardState(), scene, POLICY)
-    assert (decision.level, decision.pause, decision.actions) == (Level.OK, Pause.SYSTEM, (UP,))
-    assert decision.limits.admission_paused
+    assert (decision.memory.level, decision.memory.pause, decision.actions) == (
+        Level.OK,
+        Pause.SYSTEM,
+        (UP,),
+    )
+    assert decision.memory.limits.admission_paused
     assert "system is critically short of memory" in decision.reason
 
 
@@ -587,10 +603,10 @@ def test_the_systems_pressure_counts_no_longer_than_any_other_number() -> None:
     frozen = reading(footprint=0, os_pressure=OsPressure.CRITICAL)
     for now, pause in ((SAMPLE_LIMIT, Pause.SYSTEM), (SAMPLE_LIMIT + 0.1, None), (1000.0, None)):
         decision = decide(GuardState(), snapshot(0, now=now, reading=frozen), POLICY)
-        assert decision.pause is pause
+        assert decision.memory.pause is pause
     at = {"os_pressure": Source("sysctl", 990.0)}
     stale = reading(1000.0, footprint=0, os_pressure=OsPressure.CRITICAL, sources=at)
-    assert not decide(GuardState(), snapshot(0, now=1000.0, reading=stale), POLICY).paused
+    assert not decide(GuardState(), snapshot(0, now=1000.0, reading=stale), POLICY).memory.paused
 
 
 def test_the_systems_pressure_does_not_age_during_a_slow_tick() -> None:
@@ -600,7 +616,7 @@ def test_the_systems_pressure_does_not_age_during_a_slow_tick() -> None:
     assert first.look_again
     renewed = replace(critical, footprint=0, sources={"footprint": Source("own", 9.0)})
     last = decide(first.next_state, snapshot(0, now=9.0, reading=renewed), POLICY)
-    assert last.pause is Pause.SYSTEM
+    assert last.memory.pause is Pause.SYSTEM
 
 
 # 7 and 8: settling
@@ -611,7 +627,11 @@ def test_the_tick_ends_with_the_level_it_reached() -> None:
     toy = machine(CEILING + 2 * GiB, model("a", 30))
     toy.state = GuardState(Level.HARD, pause=Pause.LEVEL, polls_over=1, deferrals=5)
     last = toy.tick()[-1]
-    assert (last.level, last.paused, last.emergency) == (Level.OK, False, False)
+    assert (last.memory.level, last.memory.paused, last.memory.emergency) == (
+        Level.OK,
+        False,
+        False,
+    )
     assert (toy.state.polls_over, toy.state.deferrals, toy.state.tick) == (0, 0, None)
 
 
@@ -619,7 +639,7 @@ def test_relief_to_just_under_the_mark_leaves_admission_paused() -> None:
     """Admission resumes only 2 % of the ceiling below the soft mark"""
     toy = machine(SOFT + 9 * GiB, model("a"), model("b"))
     last = toy.tick()[-1]
-    assert (last.level, last.pause) == (Level.OK, Pause.RESUMING)
+    assert (last.memory.level, last.memory.pause) == (Level.OK, Pause.RESUMING)
     assert last.reason == (
         "Below the soft mark: new requests wait for usage to fall a little further."
     )
@@ -645,14 +665,14 @@ def test_a_guard_that_only_watches_decides_the_same_and_does_nothing() -> None:
     assert [a for d in shown for a in d.actions if not isinstance(a, WalkStoreCap)] == [
         a for d in done for a in d.actions if not isinstance(a, WalkStoreCap)
     ]
-    assert not any(decision.apply for decision in shown)
+    assert not any(decision.memory.enforce for decision in shown)
     assert names(watching) == {"a", "b", "c"}
-    assert shown[-1].paused
-    assert not shown[-1].limits.enabled
+    assert shown[-1].memory.paused
+    assert not shown[-1].memory.limits.enabled
 
 
 def test_every_decision_cites_its_reading_and_names_its_rule() -> None:
     """each decision uses exactly one, and cites it in its log record"""
     decision: Decision = decide(GuardState(), snapshot(GiB, now=7.5), POLICY)
-    assert decision.reading_at == 7.5
+    assert decision.memory.reading.taken_at == 7.5
     assert (decision.rule, decision.reason != "") == ("stop_when_relieved", True)

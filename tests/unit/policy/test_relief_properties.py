@@ -108,13 +108,13 @@ def test_only_hard_hurts_running_work(toy: ToyMachine) -> None:
     for decision in toy.tick():
         for action in decision.actions:
             if isinstance(action, AbortRequests) and action.model_id in {*busy, None}:
-                assert decision.level is Level.HARD
+                assert decision.memory.level is Level.HARD
             if isinstance(action, ShrinkRamCache | AbortLoads | MarkPendingUnload):
-                assert decision.level is Level.HARD
+                assert decision.memory.level is Level.HARD
             if isinstance(action, MarkPendingUnload):
-                assert decision.emergency
+                assert decision.memory.emergency
             if action == AbortRequests(None):
-                assert decision.emergency
+                assert decision.memory.emergency
                 assert all(m.pinned or m.loading for m in toy.models)
 
 
@@ -138,7 +138,7 @@ def test_enough_is_freed_or_everything_spare_is_given_up(toy: ToyMachine) -> Non
     idle = [m for m in toy.models if not (m.busy or m.pinned or m.loading)]
     ended = {a.model_id for a in toy.done if isinstance(a, AbortRequests)}
     spare = [m for m in idle if m.id not in ended]
-    if last.level is Level.HARD:
+    if last.memory.level is Level.HARD:
         assert spare == []
         assert toy.cached in (None, 0)
     else:
@@ -151,7 +151,7 @@ def test_no_model_is_unloaded_needlessly(toy: ToyMachine) -> None:
     """the target is soft at every level"""
     before = {m.id: m for m in toy.models}
     for decision in toy.tick():
-        usage = decision.usage.bytes or 0
+        usage = decision.memory.usage.bytes or 0
         unloads = [a for a in decision.actions if isinstance(a, EvictModel)]
         assert len(unloads) <= 1
         for unload in unloads:
@@ -163,8 +163,8 @@ def test_no_model_is_unloaded_needlessly(toy: ToyMachine) -> None:
 def test_the_order_of_models_is_irrelevant(toy: ToyMachine, random: object) -> None:
     shuffled = replace(toy, models=list(toy.models), done=[])
     random.shuffle(shuffled.models)  # type: ignore[attr-defined]
-    first = [(d.level, d.actions, d.rule) for d in toy.tick()]
-    assert first == [(d.level, d.actions, d.rule) for d in shuffled.tick()]
+    first = [(d.memory.level, d.actions, d.rule) for d in toy.tick()]
+    assert first == [(d.memory.level, d.actions, d.rule) for d in shuffled.tick()]
 
 
 @given(machines(), st.sampled_from([1, MiB, GiB, 3 * GiB]))
@@ -173,9 +173,9 @@ def test_more_use_is_never_answered_with_a_lower_level(toy: ToyMachine, more: in
     toy.images = 0
     fuller = replace(toy, base=toy.base + more, models=list(toy.models), done=[])
     first, second = toy.tick()[0], fuller.tick()[0]
-    assert second.level >= first.level
-    assert second.emergency >= first.emergency
-    assert second.paused >= first.paused
+    assert second.memory.level >= first.memory.level
+    assert second.memory.emergency >= first.memory.emergency
+    assert second.memory.paused >= first.memory.paused
 
 
 @given(machines())
@@ -227,7 +227,7 @@ def test_a_machine_left_to_the_guard_settles(toy: ToyMachine) -> None:
     if toy.usage > soft(toy):
         left = [m for m in toy.models if not (m.pinned or m.loading)]
         assert len(left) <= 1 or all(m.busy for m in left)
-        if last.level is Level.HARD:
+        if last.memory.level is Level.HARD:
             # A lease without a request is all that an abort cannot end.
             assert not [m for m in left if not m.busy]
             assert not [m for m in left if m.requests]
@@ -241,13 +241,13 @@ def test_a_guard_that_only_watches_touches_nothing(toy: ToyMachine) -> None:
     )
     shown = watching.tick()
     first = toy.tick()[0]
-    assert (shown[0].rule, shown[0].actions, shown[0].level) == (
+    assert (shown[0].rule, shown[0].actions, shown[0].memory.level) == (
         first.rule,
         first.actions,
-        first.level,
+        first.memory.level,
     )
     assert watching.done == []
-    assert not any(decision.apply or decision.limits.enabled for decision in shown)
+    assert not any(decision.memory.enforce or decision.memory.limits.enabled for decision in shown)
 
 
 @given(machines(), st.lists(st.sampled_from([-2, -1, 0, 1, 2]), min_size=2, max_size=12))
@@ -258,5 +258,5 @@ def test_noise_inside_the_margin_does_not_flap(toy: ToyMachine, noise: list[int]
     paused = []
     for step in noise:
         toy.base = max(0, soft(toy) + step * margin)
-        paused.append(toy.tick()[-1].paused)
+        paused.append(toy.tick()[-1].memory.paused)
     assert sum(a is not b for a, b in pairwise(paused)) <= 1

@@ -20,10 +20,11 @@ from omlxd.library.catalog import (
 )
 from omlxd.library.library import Library
 from omlxd.model_settings.settings import ModelSettingsStore
-from omlxd.policy.ceiling import Ceilings
+from omlxd.policy.ceiling import Ceilings, Limits
 from omlxd.policy.memory_state import MemoryState
+from omlxd.policy.pressure import Pause
 from omlxd.policy.readings import AllocatorSample, MemoryReading
-from omlxd.policy.tiers import Tier
+from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.policy.usage import Usage
 from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
@@ -286,11 +287,13 @@ class FakeMachine:
             footprint=self.usage(),
         )
         return MemoryState(
-            usage,
-            self.ceilings,
-            paused=self.paused,
-            enforce=self.enforce,
-            reading=self.reading,
+            at=0.0,
+            policy=GuardPolicy(enforce=self.enforce),
+            reading=self.reading or MemoryReading(0.0, self.ceilings.total),
+            usage=usage,
+            ceilings=self.ceilings,
+            limits=Limits(),
+            pause=Pause.LEVEL if self.paused else None,
             age=self.age,
         )
 

@@ -6,7 +6,7 @@ import pytest
 
 from omlxd import instance
 from omlxd.api import key_file
-from omlxd.daemon import guard
+from omlxd.enforcer import settings as guard_settings
 from omlxd.errors import ServiceFailed
 from omlxd.model_settings import settings
 from omlxd.pool.measured_sizes import SIZES_FILE
@@ -42,7 +42,7 @@ def test_of_the_state_only_our_own_files_go(tmp_path: Path) -> None:
 
 
 def test_every_file_that_any_part_writes_to_the_state_is_known() -> None:
-    written = {settings.FILE, SIZES_FILE, guard.FILE, key_file.FILE, key_file.LOCAL_FILE}
+    written = {settings.FILE, SIZES_FILE, guard_settings.FILE, key_file.FILE, key_file.LOCAL_FILE}
     written |= {f"{key_file.FILE}.lock"}
     written |= {instance.RECORD, instance.LOCK, exits.LAST_EXIT, exits.STARTS}
     written |= {control.INSTALL_RECORD, control.COMMAND_LOCK}

@@ -1,20 +1,17 @@
-"""The guard as the daemon composes it."""
+"""The guard on the parts that the daemon gives it."""
 
 import asyncio
-import json
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from omlxd.config.load import load
-from omlxd.daemon.guard import Guard, Surroundings, guard_settings, wired_limit_at_start
-from omlxd.enforcer.options import WiredLimit
+from omlxd.enforcer.enforcer import Enforcer
+from omlxd.enforcer.ports import GuardParts
 from omlxd.enforcer.readers import AllocatorSampler, HostReader
-from omlxd.enforcer.settings import From, GuardSettings
+from omlxd.enforcer.settings import GuardSettings
 from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
@@ -45,16 +42,17 @@ class FakeMachine:
         self.reclaimed_bytes = 0
         self.failed: list[OmlxdError] = []
         settings = GuardSettings(policy, {}, {}, lambda values: None)
-        around: Any = Surroundings(
+        parts: Any = GuardParts(
             host=self,
             reader=HostReader(self, SleepWatch(lambda: 0.0, lambda: 0.0), lambda: None),
-            runtime=AllocatorSampler(self, lambda: self.now, lambda: False),  # type: ignore[arg-type]
+            sampler=AllocatorSampler(self, lambda: self.now, lambda: False),  # type: ignore[arg-type]
             engine=self,  # type: ignore[arg-type]
             pool=self,  # type: ignore[arg-type]
             open_requests=lambda: self.open,
+            queue_deadline=300.0,
             clock=lambda: self.now,
         )
-        self.guard = Guard(settings, around, queue_deadline=300.0)
+        self.guard = Enforcer(parts.ports(), settings)
 
     # The host
 
@@ -151,14 +149,14 @@ async def test_arrivals_wake_it_once_in_half_a_poll(machine: FakeMachine) -> Non
 
 
 async def test_an_open_request_and_a_busy_model_set_the_pace(machine: FakeMachine) -> None:
-    assert machine.guard.enforcer.interval == 30.0
+    assert machine.guard.interval == 30.0
     machine.open = 1
-    assert machine.guard.enforcer.interval == 1.0
+    assert machine.guard.interval == 1.0
     machine.open = 0
     machine.models = (ModelView("a", GiB, 0, False, 0, False, 1.0),)
-    assert machine.guard.enforcer.interval == 10.0
+    assert machine.guard.interval == 10.0
     machine.models = (ModelView("a", GiB, 0, False, 0, False, 1.0, loading=True),)
-    assert machine.guard.enforcer.interval == 1.0
+    assert machine.guard.interval == 1.0
 
 
 async def test_admission_of_loads_sees_usage_as_it_is_now(machine: FakeMachine) -> None:
@@ -202,7 +200,7 @@ async def test_paused_requests_end_at_their_deadline_and_say_why(machine: FakeMa
     assert machine.failed == []
     machine.used = int(9.2 * GiB)
     machine.now += 1.0
-    machine.guard.enforcer.wake()
+    machine.guard.wake()
     await machine.ticked()
     assert [error.code for error in machine.failed] == ["memory_pressure"]
     assert machine.failed[0].details["mark"] == "soft"
@@ -222,62 +220,3 @@ async def test_the_start_warns_of_a_clamped_ceiling_and_a_wired_limit() -> None:
     assert [log["event"] for log in warnings] == ["guard_setting_clamped", "wired_limit_warning"]
     assert warnings[0]["cause"] == "ram_reserve"
     task.cancel()
-
-
-def config_of(home: Path, flags: dict[str, Any], environ: dict[str, str]) -> Any:
-    return load(flags, environ, home=str(home))
-
-
-def test_origins_follow_the_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('[guard]\ntier = "custom"\ncustom_ceiling = "8GB"\n')
-    config = config_of(tmp_path, {}, {"OMLXD_GUARD_SOFT_THRESHOLD": "0.8"})
-    in_force = guard_settings(config).in_force
-    assert in_force.policy.custom_ceiling_bytes == 8 * GiB
-    assert in_force.origins["tier"] is From.FILE
-    assert in_force.origins["custom_ceiling_gb"] is From.FILE
-    assert in_force.origins["soft_threshold"] is From.ENVIRONMENT
-    assert in_force.origins["hard_threshold"] is From.DEFAULT
-
-
-def test_what_was_set_survives_a_restart(tmp_path: Path) -> None:
-    config = config_of(tmp_path, {}, {})
-    guard_settings(config).change({"tier": "custom", "custom_ceiling_gb": 12.5})
-    in_force = guard_settings(config).in_force
-    assert in_force.policy.custom_ceiling_bytes == int(12.5 * GiB)
-    assert in_force.origins["tier"] is From.API
-    stored = json.loads((tmp_path / "state" / "guard.json").read_text())
-    assert stored == {"tier": "custom", "custom_ceiling_gb": 12.5}
-
-
-@pytest.mark.parametrize("text", ["{", "", "[]", "\x00"])
-def test_a_damaged_file_is_said_and_the_configuration_holds(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "state" / "guard.json"
-    path.parent.mkdir()
-    path.write_text(text)
-    with capture_logs() as logs:
-        settings = guard_settings(config_of(tmp_path, {}, {}))
-    assert settings.in_force.policy == GuardPolicy()
-    assert [log["event"] for log in logs] == ["guard_settings_lost"]
-
-
-def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "guard.json"
-    path.parent.mkdir()
-    path.write_text("{")
-    guard_settings(config_of(tmp_path, {}, {}))
-    assert not path.exists()
-    assert len(list(path.parent.glob("guard.json.*"))) == 1
-
-
-def test_nothing_is_wired_unless_asked_for_and_the_machine_is_known() -> None:
-    machine = FakeMachine()
-    machine.kernel_limit = 50 * GiB
-
-    def unreadable() -> Any:
-        raise OSError("no sysctl")
-
-    assert wired_limit_at_start(WiredLimit.OFF, Tier.BALANCED, unreadable) is None
-    assert wired_limit_at_start(WiredLimit.AUTO, Tier.BALANCED, lambda: machine) == 50 * GiB
-    with capture_logs() as logs:
-        assert wired_limit_at_start(WiredLimit.AUTO, Tier.BALANCED, unreadable) is None
-    assert [log["event"] for log in logs] == ["wired_limit_unknown"]
