@@ -3,55 +3,55 @@
 ``backend/mlx`` implements it; tests implement it in plain Python.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
-from omlxd.backend.sequence import NewToken, SequenceSpec
+from omlxd.backend.plan import StepPlan, StepResult
+from omlxd.options import Bytes, option
 from omlxd.policy.readings import AllocatorSample
 
 
 @dataclass(frozen=True, slots=True)
-class BatchStep:
-    """What one step did: (id, prompt tokens done, of total), new tokens, sequences that failed."""
-
-    prefilled: tuple[tuple[str, int, int], ...]
-    tokens: tuple[tuple[str, NewToken], ...]
-    """(id, token); a sequence whose token has ``finish`` set has left the batch."""
-    failed: tuple[tuple[str, str], ...]
-    """(id, reason); these have left the batch."""
+class BackendOptions:
+    pool_limit: Bytes | None = option(
+        None,
+        "Freed memory that MLX may keep for reuse. None: 5 % of the machine's memory, at most "
+        "2GB; without a GPU what MLX itself chooses.",
+        low=0,
+    )
+    load_piece: Bytes = option(
+        64 * 1024**2,
+        "Weights read at a time while a model loads; running requests step in between.",
+        low=1024**2,
+    )
 
 
 class Batch(Protocol):
     """The running batch of one loaded model (continuous batching)."""
 
-    def insert(self, sequence: SequenceSpec) -> None:
-        """Queue ``sequence`` for prefill. Raises ``errors.InvalidRequest`` and inserts nothing."""
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Do what ``plan`` says. A plan that neither decodes nor prefills computes nothing.
 
-    def step(self, prefill_chunk: int) -> BatchStep:
-        """One decode step for every running sequence, then at most one prefill chunk of
-        ``prefill_chunk`` tokens for each sequence in prefill. Whatever it raises, the batch is
-        unusable afterwards and must be dropped with ``close``; ``errors.EngineDied`` says that
-        the device is lost to this process."""
-
-    def remove(self, ids: Sequence[str]) -> None:
-        """Drop sequences, whatever their phase; unknown ids are ignored."""
-
-    def __len__(self) -> int:
-        """Sequences in the batch, prefilling ones included."""
-
-    @property
-    def decoding(self) -> int:
-        """Sequences past their prompt."""
-
-    @property
-    def cache_bytes(self) -> int: ...
+        A sequence that cannot join fails alone, with ``errors.InvalidRequest`` where its spec is
+        at fault. Whatever this raises, the batch is unusable afterwards and must be dropped with
+        ``close``; ``errors.EngineDied`` says that the device is lost to this process.
+        """
 
     def close(self) -> None:
         """Drop every sequence and its cache. Never raises."""
 
 
+class EngineKind(Enum):
+    """What a loaded model does: it decides which kind of engine serves it."""
+
+    GENERATE = "generate"
+
+
 class LoadedModel(Protocol):
+    @property
+    def engine_kind(self) -> EngineKind: ...
+
     @property
     def weights_bytes(self) -> int: ...
 
@@ -61,10 +61,11 @@ class LoadedModel(Protocol):
     @property
     def cache_kinds(self) -> tuple[str, ...]: ...
 
-    def new_batch(self, *, max_sequences: int, max_prefills: int) -> Batch: ...
+    def new_batch(self, *, max_sequences: int, max_prefills: int) -> Batch:
+        """States that one batch of the model saved can be used by the next ones."""
 
     def close(self) -> None:
-        """Drop every reference to arrays; the caller reclaims afterwards."""
+        """Drop every reference to arrays, saved states too; the caller reclaims afterwards."""
 
 
 class ModelLoad(Protocol):
@@ -113,7 +114,7 @@ class Backend(Protocol):
     def sample(self, now: float) -> AllocatorSample: ...
 
     def reclaim(self) -> int:
-        """Collect garbage, synchronise, clear the pool; bytes the pool gave back."""
+        """Collect garbage, synchronise, clear the buffer cache; the bytes that came free."""
 
     def stop(self) -> None:
         """The last call on this thread."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from omlxd.api.options import ApiOptions
-from omlxd.backend.options import BackendOptions
+from omlxd.backend.protocol import BackendOptions
 from omlxd.config.options import LogOptions, ServerOptions
 from omlxd.config.paths import Paths, named_paths
 from omlxd.enforcer.options import GuardOptions

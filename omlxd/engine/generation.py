@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from omlxd.backend.plan import Prefilled
 from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
-from omlxd.engine.messages import Prefilled
 from omlxd.errors import OmlxdError
 
 

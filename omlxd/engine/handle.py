@@ -16,11 +16,11 @@ from omlxd.engine.generation import (
     RequestView,
     TokensArrived,
 )
-from omlxd.engine.inbox import Inbox
 from omlxd.engine.messages import (
     Cancel,
     CancelLoad,
     Event,
+    Inbox,
     Load,
     ReclaimBufferCache,
     SetLimits,

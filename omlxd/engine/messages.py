@@ -4,7 +4,9 @@ Commands go in through the worker's inbox; events come back in one batch a step.
 """
 
 from dataclasses import dataclass
+from queue import SimpleQueue
 
+from omlxd.backend.plan import Prefilled
 from omlxd.backend.protocol import BackendInfo
 from omlxd.backend.sequence import NewToken, SequenceSpec
 from omlxd.errors import OmlxdError
@@ -64,7 +66,7 @@ class SetLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimBufferCache:
-    """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
+    """Empty MLX's buffer cache: at the next step boundary, or once idle."""
 
     when_idle: bool
 
@@ -90,6 +92,25 @@ Command = (
     | TakeSample
     | Stop
 )
+
+
+class Inbox:
+    """The commands for the device thread. Filled on the event loop, emptied on that thread."""
+
+    def __init__(self) -> None:
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self.coming = 0
+        """How many requests are on their way here. Set on the event loop."""
+
+    def put(self, command: Command) -> None:
+        self._commands.put(command)
+
+    def get(self, *, block: bool = True, timeout: float | None = None) -> Command:
+        """Raises queue.Empty."""
+        return self._commands.get(block, timeout)
+
+    def empty(self) -> bool:
+        return self._commands.empty()
 
 
 # Events
@@ -125,16 +146,6 @@ class LoadFailed:
 class Unloaded:
     model_id: str
     freed_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """Prompt tokens of one request in its cache now, of how many; ``cached`` were not computed."""
-
-    request_id: str
-    done: int
-    total: int
-    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

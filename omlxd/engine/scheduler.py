@@ -1,246 +1,208 @@
-"""One model's queue and batch: who waits, who runs, and how much each step does."""
+"""The scheduler of one model: which sequences wait, join, run and leave, step by step.
+
+It decides and learns, and it touches no device: ``schedule`` gives the plan of the next step,
+``update`` takes what came of it.
+"""
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import structlog
-
-from omlxd.backend.protocol import Batch, BatchStep, LoadedModel
-from omlxd.backend.sequence import NewToken, SequenceSpec
-from omlxd.engine.messages import ModelInfo, Prefilled, RequestEnded, Stepped
+from omlxd.backend.plan import EnteringSequence, Prefilled, StepPlan, StepResult
+from omlxd.backend.sequence import NewToken
+from omlxd.engine.messages import Event, RequestEnded, Stepped
 from omlxd.engine.options import EngineOptions
-from omlxd.errors import EngineDied, GenerationFailed, OmlxdError
+from omlxd.errors import OmlxdError
+from omlxd.policy.batching import admissible
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import PrefillPace, StepBudget, chunk_tokens, observe
-from omlxd.policy.pressure import request_may_start
-
-log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step did, and which requests ended in it other than by their last token."""
-
-    stepped: Stepped
-    ended: tuple[RequestEnded, ...] = ()
-    batch_lost: bool = False
-    """A step raised and took the batch with it."""
 
 
 @dataclass(slots=True)
-class _Prompt:
-    """Tokens of a running request's prompt, and how many of them are in its cache."""
+class _PromptProgress:
+    """Tokens of a prompt, and how many of them are in the cache."""
 
     total: int
-    done: int = 0
+    done: int
 
 
 class Scheduler:
-    """Lives on the device thread, like the model it feeds; every call is a step boundary."""
+    """Continuous batching: every step may take sequences in and out."""
 
-    def __init__(
-        self,
-        model_id: str,
-        model: LoadedModel,
-        options: EngineOptions,
-        clock: Callable[[], float],
-        limits: Limits,
-    ) -> None:
+    def __init__(self, model_id: str, options: EngineOptions, limits: Limits) -> None:
         self.model_id = model_id
         self.limits = limits
-        self._model = model
         self._options = options
-        self._clock = clock
-        self._waiting: deque[SequenceSpec] = deque()
-        self._running: dict[str, _Prompt] = {}
-        self._batch: Batch | None = None
+        self._waiting: deque[EnteringSequence] = deque()
+        self._prefilling: dict[str, _PromptProgress] = {}
+        self._decoding: dict[str, None] = {}
+        self._leaving: dict[str, OmlxdError | None] = {}
+        """Cancelled sequences that are still in the batch, each with the error to end with."""
+        self._decode_plan: StepPlan | None = None
+        """The plan of a step that only decodes: the same one until a sequence comes or goes."""
         self._pace = PrefillPace()
-
-    @property
-    def info(self) -> ModelInfo:
-        model = self._model
-        return ModelInfo(model.weights_bytes, model.vocab_size, model.cache_kinds)
+        self._cache_bytes = 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(self._decoding or self._prefilling or self._waiting or self._leaving)
 
     @property
     def decoding(self) -> int:
-        return 0 if self._batch is None else self._batch.decoding
+        return len(self._decoding)
 
     @property
     def prefilling(self) -> int:
-        """Sequences in prefill, those that the next step would admit included."""
-        return len(self._running) - self.decoding + self._admissible()
+        """Sequences in prefill, and those that the next step would admit."""
+        return len(self._prefilling) + self._admissible()
+
+    @property
+    def leaving(self) -> int:
+        return len(self._leaving)
+
+    @property
+    def batched(self) -> int:
+        """Sequences that hold a place in the batch."""
+        return len(self._decoding) + len(self._prefilling) + len(self._leaving)
 
     def prefill_seconds(self, prompt_tokens: int) -> float:
-        """What a prompt takes, going by the steps so far; infinite before the first."""
+        """How long a prompt takes at the pace of the steps so far; infinite before the first."""
         pace = self._pace.tokens_per_second
         return math.inf if pace is None else prompt_tokens / pace
 
-    def submit(self, sequence: SequenceSpec) -> None:
+    def submit(self, sequence: EnteringSequence) -> Stepped:
         self._waiting.append(sequence)
+        return self._stepped()
 
-    def cancel(self, request_id: str, error: OmlxdError | None) -> tuple[RequestEnded, ...]:
-        """End a request, whatever its phase, with ``error``; nothing when the id is not here."""
-        if self._running.pop(request_id, None) is not None:
-            ended = RequestEnded(request_id, error)
-            return (ended, *self._remove(request_id))
+    def cancel(self, request_id: str, error: OmlxdError | None) -> tuple[Event, ...]:
+        """End a request with ``error``; no effect when there is none with this id.
+
+        A waiting one ends at once, a running one when the next plan has taken it out.
+        """
         for sequence in self._waiting:
-            if sequence.id == request_id:
+            if sequence.spec.id == request_id:
                 self._waiting.remove(sequence)
-                return (RequestEnded(request_id, error),)
+                return (RequestEnded(request_id, error), self._stepped())
+        if self._prefilling.pop(request_id, None) or self._stop_decoding(request_id):
+            self._leaving[request_id] = error
         return ()
 
-    def report(self) -> Stepped:
-        """The present counts, as a step that did nothing."""
-        return self._stepped((), ())
+    def end_all(self, error: OmlxdError) -> tuple[RequestEnded, ...]:
+        """End every request, waiting ones too, with ``error``. The batch must be dropped then."""
+        waiting = [RequestEnded(s.spec.id, error.again()) for s in self._waiting]
+        self._waiting.clear()
+        return (*self._end_batch(error), *waiting)
 
-    def step(self, budget: StepBudget) -> Outcome:
-        """Admit what may run, then one step within ``budget``.
+    # One step
 
-        A step that raises fails the requests in it and leaves an empty batch. Raises EngineDied
-        when the device is lost.
-        """
-        refused = self._admit()
-        if self._batch is None or not self._running:
-            return Outcome(self.report(), refused)
-        sequences = len(self._running) - self._batch.decoding
+    def schedule_removal(self) -> StepPlan:
+        """A plan that only takes cancelled sequences out, and computes nothing."""
+        return StepPlan(leave=tuple(self._leaving))
+
+    def schedule(self, budget: StepBudget) -> StepPlan:
+        """Admit what may run, and plan a step within ``budget``."""
+        enter = self._admit() if self._waiting else ()
+        if not (self._prefilling or self._leaving):
+            if self._decode_plan is None:
+                self._decode_plan = StepPlan(decode=tuple(self._decoding))
+            return self._decode_plan
+        return StepPlan(
+            leave=tuple(self._leaving),
+            enter=enter,
+            decode=tuple(self._decoding),
+            prefill=self._chunks(budget),
+        )
+
+    def update(self, result: StepResult, seconds: float) -> tuple[Event, ...]:
+        """Take note of the latest plan's ``result``, which took ``seconds``."""
+        self._cache_bytes = result.cache_bytes
+        if result.lost is not None:
+            return (*self._end_batch(result.lost), self._stepped())
+        if result.prefilled or result.tokens:
+            self._observe(result, seconds)
+        ended = [RequestEnded(i, self._leaving.pop(i)) for i in result.left if i in self._leaving]
+        for request_id, token in result.tokens:
+            if token.finish is not None:
+                self._stop_decoding(request_id)
+        for request_id, error in result.failed:
+            if self._prefilling.pop(request_id, None) is None:
+                self._stop_decoding(request_id)
+            ended.append(RequestEnded(request_id, error))
+        return (*ended, self._stepped(result.prefilled, result.tokens))
+
+    def _admit(self) -> tuple[EnteringSequence, ...]:
+        enter = tuple(self._waiting.popleft() for _ in range(self._admissible()))
+        for sequence in enter:
+            progress = _PromptProgress(sequence.prefill_tokens, sequence.cached_tokens)
+            self._prefilling[sequence.spec.id] = progress
+        return enter
+
+    def _admissible(self) -> int:
+        if not self._waiting:
+            return 0
+        return admissible(
+            waiting=len(self._waiting),
+            running=len(self._decoding) + len(self._prefilling),
+            max_concurrent=self._options.max_concurrent,
+            paused=self.limits.admission_paused,
+        )
+
+    def _chunks(self, budget: StepBudget) -> tuple[tuple[str, int], ...]:
+        """(id, prompt tokens) of the sequences whose turn it is to prefill."""
+        first = list(self._prefilling.items())[: self._options.max_prefills]
+        left = {request_id: prompt.total - prompt.done for request_id, prompt in first}
         chunk = chunk_tokens(
             self._pace,
             budget,
-            sequences=sequences,
-            longest_left=max(p.total - p.done for p in self._running.values()) - 1,
-            decoding=self._batch.decoding > 0,
+            sequences=len(left),
+            longest_left=max(left.values(), default=0) - 1,
+            decoding=bool(self._decoding),
             largest=self._options.prefill_chunk,
         )
-        return self._run(self._batch, chunk, refused)
+        return tuple((request_id, min(chunk, tokens)) for request_id, tokens in left.items())
 
-    def end_all(self, error: OmlxdError) -> tuple[RequestEnded, ...]:
-        """End every request, waiting ones too, with ``error``."""
-        ids = [*self._running, *(s.id for s in self._waiting)]
-        self._waiting.clear()
-        self._drop_batch()
-        return tuple(RequestEnded(i, error.again()) for i in ids)
-
-    def close(self) -> None:
-        """Drop the model and everything that refers to its arrays."""
-        self._waiting.clear()
-        self._drop_batch()
-        self._model.close()
-
-    def _admissible(self) -> int:
-        paused, idle = self.limits.admission_paused, not self._running
-        if not request_may_start(paused=paused, loaded=True, idle=idle, anything_loaded=True):
-            return 0
-        # The first one ends the idleness that let it pass.
-        room = 1 if paused else self._options.max_concurrent - len(self._running)
-        return min(len(self._waiting), room)
-
-    def _admit(self) -> tuple[RequestEnded, ...]:
-        refused = []
-        while self._admissible() > 0:
-            sequence = self._waiting.popleft()
-            error = self._insert(sequence)
-            if error is None:
-                self._running[sequence.id] = _Prompt(len(sequence.prompt))
-            else:
-                refused.append(RequestEnded(sequence.id, error))
-        return tuple(refused)
-
-    def _insert(self, sequence: SequenceSpec) -> OmlxdError | None:
-        try:
-            if self._batch is None:
-                self._batch = self._model.new_batch(
-                    max_sequences=self._options.max_concurrent,
-                    max_prefills=min(self._options.max_prefills, self._options.max_concurrent),
-                )
-            self._batch.insert(sequence)
-        except OmlxdError as error:
-            return error.again()
-        except Exception as error:  # a request that cannot start fails alone
-            log.exception("request_insert_failed", model=self.model_id, request=sequence.id)
-            return _failed(error)
-        return None
-
-    def _remove(self, request_id: str) -> tuple[RequestEnded, ...]:
-        if self._batch is None:
-            return ()
-        try:
-            self._batch.remove([request_id])
-        except Exception as error:  # a batch that cannot shrink is a failed step
-            log.exception("remove_failed", model=self.model_id, requests=len(self._running))
-            return self._fail_running(error)
-        if not self._running:
-            self._drop_batch()
-        return ()
-
-    def _run(self, batch: Batch, chunk: int, refused: tuple[RequestEnded, ...]) -> Outcome:
-        started = self._clock()
-        try:
-            step = batch.step(chunk)
-        except EngineDied:
-            raise
-        except Exception as error:  # the step's requests fail, the thread goes on
-            log.exception("step_failed", model=self.model_id, requests=len(self._running))
-            lost = self._fail_running(error)
-            return Outcome(self.report(), (*refused, *lost), batch_lost=True)
-        self._observe(step, self._clock() - started)
-        self._note_ends(step)
-        prefilled = (Prefilled(i, done, total) for i, done, total in step.prefilled)
-        ended = (RequestEnded(i, GenerationFailed(why)) for i, why in step.failed)
-        return Outcome(self._stepped(prefilled, step.tokens), (*refused, *ended))
-
-    def _observe(self, step: BatchStep, seconds: float) -> None:
+    def _observe(self, result: StepResult, seconds: float) -> None:
         prefilled = ends = 0
-        for request_id, done, total in step.prefilled:
-            if done >= total:
-                ends = 1
-            else:
-                prefilled += done - self._running[request_id].done
-            self._running[request_id].done = done
-        passes = ends + bool(step.tokens)
+        for progress in result.prefilled:
+            prompt = self._prefilling[progress.request_id]
+            if progress.done < progress.total:
+                prefilled += progress.done - prompt.done
+                prompt.done = progress.done
+                continue
+            ends = 1
+            del self._prefilling[progress.request_id]
+            self._decoding[progress.request_id] = None
+            self._decode_plan = None
+        passes = ends + bool(result.tokens)
         self._pace = observe(self._pace, prefilled=prefilled, decode_passes=passes, seconds=seconds)
 
-    def _note_ends(self, step: BatchStep) -> None:
-        for request_id, token in step.tokens:
-            if token.finish is not None:
-                del self._running[request_id]
-        for request_id, _ in step.failed:
-            del self._running[request_id]
-        if not self._running:
-            self._drop_batch()
+    def _stop_decoding(self, request_id: str) -> bool:
+        if request_id not in self._decoding:
+            return False
+        del self._decoding[request_id]
+        self._decode_plan = None
+        return True
 
-    def _fail_running(self, error: Exception) -> tuple[RequestEnded, ...]:
-        ended = tuple(RequestEnded(i, _failed(error)) for i in self._running)
-        self._drop_batch()
+    def _end_batch(self, error: OmlxdError) -> list[RequestEnded]:
+        running = (*self._decoding, *self._prefilling)
+        ended = [RequestEnded(request_id, error.again()) for request_id in running]
+        ended += [RequestEnded(request_id, own) for request_id, own in self._leaving.items()]
+        for table in (self._decoding, self._prefilling, self._leaving):
+            table.clear()
+        self._decode_plan = None
+        self._cache_bytes = 0
         return ended
 
-    def _drop_batch(self) -> None:
-        # An idle model keeps no batch: its last logits alone are megabytes.
-        self._running.clear()
-        if self._batch is not None:
-            batch, self._batch = self._batch, None
-            batch.close()
-
     def _stepped(
-        self, prefilled: Iterable[Prefilled], tokens: tuple[tuple[str, NewToken], ...]
+        self,
+        prefilled: tuple[Prefilled, ...] = (),
+        tokens: tuple[tuple[str, NewToken], ...] = (),
     ) -> Stepped:
         return Stepped(
             model_id=self.model_id,
-            prefilled=tuple(prefilled),
+            prefilled=prefilled,
             tokens=tokens,
-            running=len(self._running),
+            running=len(self._decoding) + len(self._prefilling),
             waiting=len(self._waiting),
-            cache_bytes=0 if self._batch is None else self._batch.cache_bytes,
+            cache_bytes=self._cache_bytes,
         )
-
-
-def _failed(error: Exception) -> GenerationFailed:
-    return GenerationFailed(
-        f"A step of the model failed ({type(error).__name__}: {error}). "
-        "Only the requests in it are affected; trying again is safe."
-    )

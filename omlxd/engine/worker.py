@@ -7,8 +7,8 @@ from typing import assert_never
 
 import structlog
 
+from omlxd.backend.plan import EnteringSequence, StepPlan
 from omlxd.backend.protocol import Backend
-from omlxd.engine.inbox import Inbox
 from omlxd.engine.loads import LoadQueue
 from omlxd.engine.messages import (
     BackendReady,
@@ -17,6 +17,7 @@ from omlxd.engine.messages import (
     CancelLoad,
     Command,
     Event,
+    Inbox,
     Load,
     LoadFinished,
     ReclaimBufferCache,
@@ -29,15 +30,15 @@ from omlxd.engine.messages import (
     Unload,
     Unloaded,
 )
+from omlxd.engine.model_engine import ModelEngine, model_engine
 from omlxd.engine.options import EngineOptions
-from omlxd.engine.scheduler import Scheduler
 from omlxd.errors import (
     EngineDied,
     ModelUnloading,
     OmlxdError,
     ShuttingDown,
 )
-from omlxd.policy.batching import QUIET, BatchWindow, hold_seconds, joined
+from omlxd.policy.batching import QUIET, BatchWindow, extended, seconds_left
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import StepBudget, step_budget
 from omlxd.policy.load_share import LoadPace, goes_on, may_load, spent, waited
@@ -49,11 +50,11 @@ Post = Callable[[Sequence[Event]], None]
 
 
 class Worker:
-    """Commands in through ``inbox``, events out through ``post``; idle means blocked on the inbox.
+    """Takes commands from ``inbox``, posts events with ``post``, and blocks when it is idle.
 
-    A turn drains the inbox, steps each model with work once, then loads one piece, as far as the
-    load's share of the time goes. Commands act between steps and pieces, so every one of them
-    meets models at rest.
+    One iteration acts on all commands that have come, executes one step of each model with work,
+    then loads one piece of a model if the load's share of the time allows. Commands act between
+    steps and pieces, so no model is in a step meanwhile.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class Worker:
         self._sample_clock = sample_clock
         self._inbox = inbox
         self._post = post
-        self._schedulers: dict[str, Scheduler] = {}
+        self._engines: dict[str, ModelEngine] = {}
         self._loads = LoadQueue(backend, self._emit)
         self._load_pace = LoadPace()
-        self._gathering: BatchWindow | None = None
+        self._window: BatchWindow | None = None
         self._limits = Limits()
         self._outbox: list[Event] = []
         self._reclaim_now = False
@@ -84,30 +85,31 @@ class Worker:
         self._stopping = False
 
     def run(self) -> None:
-        """Serve until Stop. Raises what nothing below could answer for: the thread is over then."""
+        """Serve until Stop. Raises the errors that end the thread, such as EngineDied."""
         try:
             self._outbox.append(BackendReady(self._backend.start()))
             self._sample()
             self._flush()
-            while self.turn():
+            while self.iterate():
                 pass
         finally:
             self._leave()
 
-    def turn(self) -> bool:
-        """One round; False once it has met Stop."""
+    def iterate(self) -> bool:
+        """One iteration; False after Stop."""
         self._drain()
-        self._gather()
+        self._wait_for_more()
         if self._stopping:
             return False
+        self._remove_cancelled()
         self._reclaim_if_asked()
-        working = [s for s in self._schedulers.values() if s.has_work]
+        working = self._working()
         if not (self._loads and goes_on(self._load_pace)):
-            for scheduler in working:
-                self._step(scheduler)
-                # Here and not once a turn, or a token would wait for the steps of other models.
+            for engine in working:
+                self._step(engine)
+                # After each model, or a token would wait for the steps of the other models.
                 self._flush()
-        if self._may_load(beside_others=bool(working)):
+        if self._may_load(requests_run=bool(working)):
             self._load_piece()
             self._load_pace = spent(self._load_pace, self._clock())
         self._flush()
@@ -115,12 +117,15 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """The next turn would wait for a command."""
+        """The next iteration would wait for a command."""
         return not (self._busy or self._reclaim_now or self._reclaim_when_idle)
 
     @property
     def _busy(self) -> bool:
-        return bool(self._loads) or any(s.has_work for s in self._schedulers.values())
+        return bool(self._loads) or bool(self._working())
+
+    def _working(self) -> list[ModelEngine]:
+        return [e for e in self._engines.values() if e.scheduler.has_work]
 
     def _drain(self) -> None:
         """Act on every command there is; wait for one when there is nothing else to do."""
@@ -133,15 +138,15 @@ class Worker:
             wait = False
             self._act(command)
 
-    def _gather(self) -> None:
-        """Wait a little for what comes together with a request that found the device idle."""
-        while self._gathering is not None and not (self._stopping or self._loads):
-            wait = hold_seconds(self._gathering, self._clock(), coming=self._inbox.coming)
-            # In small pieces: nothing tells when what was coming comes no more.
+    def _wait_for_more(self) -> None:
+        """After a request found the device idle: wait for the others that come with it."""
+        while self._window is not None and not (self._stopping or self._loads):
+            wait = seconds_left(self._window, self._clock(), coming=self._inbox.coming)
+            # In small pieces: nothing tells when a request on its way here is given up.
             wait = min(wait, QUIET)
             if wait <= 0 or not (self._act_within(wait) or self._inbox.coming):
                 break
-        self._gathering = None
+        self._window = None
 
     def _act_within(self, seconds: float) -> bool:
         """Act on the next command if it comes in time."""
@@ -177,50 +182,58 @@ class Worker:
                 assert_never(command)
 
     def _submit(self, command: Submit) -> None:
-        scheduler = self._schedulers.get(command.model_id)
-        if scheduler is None:
+        engine = self._engines.get(command.model_id)
+        if engine is None:
             gone = ModelUnloading(f"Model '{command.model_id}' was unloaded meanwhile.")
             self._outbox.append(RequestEnded(command.sequence.id, gone))
             return
-        if self._gathering is not None or not self._busy:
-            seconds = scheduler.prefill_seconds(len(command.sequence.prompt))
-            self._gathering = joined(self._gathering, self._clock(), seconds)
-        scheduler.submit(command.sequence)
-        self._outbox.append(scheduler.report())
+        if self._window is not None or not self._busy:
+            seconds = engine.scheduler.prefill_seconds(len(command.sequence.prompt))
+            self._window = extended(self._window, self._clock(), seconds)
+        self._outbox.append(engine.scheduler.submit(EnteringSequence(command.sequence)))
 
     def _cancel(self, request_id: str, error: OmlxdError | None) -> None:
-        for scheduler in self._schedulers.values():
-            ended = scheduler.cancel(request_id, error)
-            if ended:
-                self._outbox += [*ended, scheduler.report()]
-                return
+        for engine in self._engines.values():
+            self._outbox += engine.scheduler.cancel(request_id, error)
 
     def _set_limits(self, limits: Limits) -> None:
         self._limits = limits
-        for scheduler in self._schedulers.values():
-            scheduler.limits = limits
+        for engine in self._engines.values():
+            engine.scheduler.limits = limits
 
     # Steps
 
-    def _step(self, scheduler: Scheduler) -> None:
-        outcome = scheduler.step(self._budget())
-        self._outbox += [*outcome.ended, outcome.stepped]
-        self._reclaim_now |= outcome.batch_lost
+    def _step(self, engine: ModelEngine) -> None:
+        self._execute(engine, engine.scheduler.schedule(self._budget()))
         self._sample()
 
+    def _remove_cancelled(self) -> None:
+        """Before the next step, so that what they held is free for it."""
+        for engine in self._engines.values():
+            if engine.scheduler.leaving:
+                self._execute(engine, engine.scheduler.schedule_removal())
+
+    def _execute(self, engine: ModelEngine, plan: StepPlan) -> None:
+        started = self._clock()
+        result = engine.executor.execute(plan)
+        self._outbox += engine.scheduler.update(result, self._clock() - started)
+        self._reclaim_now |= result.lost is not None
+        if not engine.scheduler.batched:
+            engine.executor.drop_batch()
+
     def _budget(self) -> StepBudget:
-        working = [s for s in self._schedulers.values() if s.has_work]
+        working = self._working()
         return step_budget(
             decode_stall=self._options.decode_stall,
             longest_step=self._options.longest_step,
-            prefilling_models=sum(1 for s in working if s.prefilling),
-            decoding=any(s.decoding for s in working),
+            prefilling_models=sum(1 for e in working if e.scheduler.prefilling),
+            decoding=any(e.scheduler.decoding for e in working),
         )
 
     # Models
 
-    def _may_load(self, *, beside_others: bool) -> bool:
-        if not (self._loads and beside_others):
+    def _may_load(self, *, requests_run: bool) -> bool:
+        if not (self._loads and requests_run):
             self._load_pace = LoadPace()
             return bool(self._loads)
         self._load_pace = waited(
@@ -232,24 +245,24 @@ class Worker:
         return may_load(self._load_pace)
 
     def _load_piece(self) -> None:
-        loaded = self._loads.piece(self._schedulers)
+        loaded = self._loads.piece(self._engines)
         if loaded is not None:
             command, model = loaded
-            scheduler = Scheduler(command.model_id, model, self._options, self._clock, self._limits)
-            self._schedulers[command.model_id] = scheduler
-            self._outbox.append(LoadFinished(command.load_id, scheduler.info))
+            engine = model_engine(command.model_id, model, self._options, self._limits)
+            self._engines[command.model_id] = engine
+            self._outbox.append(LoadFinished(command.load_id, engine.info))
         self._sample()
 
     def _unload(self, model_id: str) -> None:
-        scheduler = self._schedulers.pop(model_id, None)
-        if scheduler is None:
+        engine = self._engines.pop(model_id, None)
+        if engine is None:
             self._outbox.append(Unloaded(model_id, 0))
             return
         before = self._backend.sample(self._sample_clock()).active
         gone = f"Model '{model_id}' was unloaded."
-        self._outbox += scheduler.end_all(ModelUnloading(gone))
-        scheduler.close()
-        del scheduler
+        self._outbox += engine.scheduler.end_all(ModelUnloading(gone))
+        engine.executor.close()
+        del engine
         self._backend.reclaim()
         after = self._sample().active
         self._outbox.append(Unloaded(model_id, max(before - after, 0)))
@@ -271,7 +284,7 @@ class Worker:
         return sample
 
     def _emit(self, event: Event) -> None:
-        # Not the list's own append: the list is another one after each flush.
+        # Not the list's own append: each flush starts another list.
         self._outbox.append(event)
 
     def _flush(self) -> None:
@@ -288,10 +301,10 @@ class Worker:
             over = ShuttingDown("The server is shutting down.")
         try:
             self._loads.end_all(over)
-            for scheduler in self._schedulers.values():
-                self._outbox += scheduler.end_all(over)
-                scheduler.close()
-            self._schedulers.clear()
+            for engine in self._engines.values():
+                self._outbox += engine.scheduler.end_all(over)
+                engine.executor.close()
+            self._engines.clear()
             self._flush()
             gc.collect()
         finally:

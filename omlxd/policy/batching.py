@@ -1,17 +1,20 @@
-"""When an idle device begins: requests that come together are prefilled together.
+"""Which requests join a batch, and how long an idle device waits for more of them.
 
-Begun one by one, the first would decode while the prompts of the others are cut into small
-chunks for its sake, and each would wait longer for its first token than if all had begun at once.
+Requests that come together to an idle device are prefilled together. If each began at once, the
+first would decode while the prompts of the others are cut into small chunks for its sake, and
+each would wait longer for its first token.
 """
 
 from dataclasses import dataclass
 
-LONGEST_HOLD = 0.1
-"""Seconds that the first of them waits at most."""
-HOLD_SHARE = 0.2
-"""Of the time that the prompts at hand will take: a short wait pays only where prefill is long."""
+from omlxd.policy.pressure import request_may_start
+
+LONGEST_WINDOW = 0.1
+"""Seconds that the first request waits at most."""
+WINDOW_SHARE = 0.2
+"""Share of the time that the prompts will take: a short wait pays only where prefill is long."""
 QUIET, QUIET_SHARE = 0.015, 0.1
-"""Seconds without a newcomer, or that share of the same time, after which all are here."""
+"""Seconds without a new request, or that share of the same time, after which the window ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class BatchWindow:
     Attributes:
         began: when the first of them came, in seconds of some clock.
         latest: when the last one came.
-        prefill_seconds: that their prompts will take; infinite while the pace is unknown.
+        prefill_seconds: how long their prompts will take; infinite while the pace is unknown.
     """
 
     began: float
@@ -29,20 +32,29 @@ class BatchWindow:
     prefill_seconds: float
 
 
-def joined(gathering: BatchWindow | None, now: float, prefill_seconds: float) -> BatchWindow:
-    """``gathering`` with one more request."""
-    if gathering is None:
+def extended(window: BatchWindow | None, now: float, prefill_seconds: float) -> BatchWindow:
+    """``window`` with one more request; None is an idle device."""
+    if window is None:
         return BatchWindow(now, now, prefill_seconds)
-    return BatchWindow(gathering.began, now, gathering.prefill_seconds + prefill_seconds)
+    return BatchWindow(window.began, now, window.prefill_seconds + prefill_seconds)
 
 
-def hold_seconds(gathering: BatchWindow, now: float, *, coming: int) -> float:
-    """How long to wait for more before the first step; 0 means begin.
+def seconds_left(window: BatchWindow, now: float, *, coming: int) -> float:
+    """How long to wait for more requests before the first step; 0 means begin.
 
-    While ``coming`` requests are on their way here, they are waited for; else only a newcomer.
+    While ``coming`` requests are on their way here, the window stays open for them. Otherwise it
+    ends as soon as no new request came for a while.
     """
-    ends = gathering.began + min(LONGEST_HOLD, HOLD_SHARE * gathering.prefill_seconds)
+    ends = window.began + min(LONGEST_WINDOW, WINDOW_SHARE * window.prefill_seconds)
     if coming == 0:
-        quiet = min(QUIET, QUIET_SHARE * gathering.prefill_seconds)
-        ends = min(ends, gathering.latest + quiet)
+        quiet = min(QUIET, QUIET_SHARE * window.prefill_seconds)
+        ends = min(ends, window.latest + quiet)
     return max(ends - now, 0.0)
+
+
+def admissible(*, waiting: int, running: int, max_concurrent: int, paused: bool) -> int:
+    """How many of a loaded model's ``waiting`` requests join its batch in the next step."""
+    if not request_may_start(paused=paused, loaded=True, idle=running == 0, anything_loaded=True):
+        return 0
+    # While admission is paused an idle model takes one request, and then it is not idle.
+    return min(waiting, 1 if paused else max_concurrent - running)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from omlxd.backend.protocol import BackendInfo, BatchStep
+from omlxd.backend.plan import EnteringSequence, Prefilled, StepPlan, StepResult, step_failure
+from omlxd.backend.protocol import BackendInfo, EngineKind
 from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
-from omlxd.errors import InvalidRequest, ModelLoadFailed
+from omlxd.errors import GenerationFailed, InvalidRequest, ModelLoadFailed, OmlxdError
 from omlxd.policy.readings import AllocatorSample
 
 VOCAB = 1000
@@ -61,7 +62,7 @@ class FakeModelPlan:
     """A prompt token; these move the backend's clock when it has one that can be moved."""
     piece_seconds: float = 0.0
     chunks: list[int] = field(default_factory=list)
-    """The ``prefill_chunk`` of each step so far."""
+    """Prompt tokens that one sequence took at most, of each step with prefill so far."""
 
 
 class FakeBatch:
@@ -74,44 +75,57 @@ class FakeBatch:
         self.said: dict[str, int] = {}
         self.closed = False
 
-    def insert(self, sequence: SequenceSpec) -> None:
-        plan = self._model.plan
-        if plan.insert_error is not None:
-            error, plan.insert_error = plan.insert_error, None
-            raise error
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._remove(plan.leave)
+        failed = [(s.spec.id, error) for s in plan.enter if (error := self._insert(s)) is not None]
+        prefilled: tuple[Prefilled, ...] = ()
+        tokens: tuple[tuple[str, NewToken], ...] = ()
+        if self.sequences and (plan.decode or plan.prefill):
+            self._step(plan)
+            tokens, failed_alone = self._decode()
+            failed += failed_alone
+            prefilled = self._prefill(plan)
+        self._backend.note_cache()
+        return StepResult(
+            prefilled, tokens, tuple(failed), left=plan.leave, cache_bytes=self.cache_bytes
+        )
+
+    def _insert(self, entering: EnteringSequence) -> OmlxdError | None:
+        behaviour, sequence = self._model.plan, entering.spec
+        if behaviour.insert_error is not None:
+            error, behaviour.insert_error = behaviour.insert_error, None
+            return step_failure(error)
         if any(not 0 <= t < VOCAB for t in sequence.prompt):
-            raise InvalidRequest("a token id is outside the vocabulary", param="prompt")
+            return InvalidRequest("a token id is outside the vocabulary", param="prompt")
         self.sequences[sequence.id] = sequence
         self.done[sequence.id] = 0
+        return None
 
-    def step(self, prefill_chunk: int) -> BatchStep:
-        plan = self._model.plan
+    def _step(self, plan: StepPlan) -> None:
+        behaviour = self._model.plan
         self._backend.at("step", self._model.path)
-        plan.chunks.append(prefill_chunk)
-        if plan.step_error is not None:
-            error, plan.step_error = plan.step_error, None
+        if plan.prefill:
+            behaviour.chunks.append(max(tokens for _, tokens in plan.prefill))
+        if behaviour.step_error is not None:
+            error, behaviour.step_error = behaviour.step_error, None
             raise error
-        tokens, failed = self._decode()
-        prefilled = self._prefill(prefill_chunk)
-        self._backend.note_cache()
-        return BatchStep(prefilled, tokens, failed)
 
-    def _decode(self) -> tuple[tuple[tuple[str, NewToken], ...], tuple[tuple[str, str], ...]]:
+    def _decode(self) -> tuple[tuple[tuple[str, NewToken], ...], list[tuple[str, OmlxdError]]]:
         tokens: list[tuple[str, NewToken]] = []
-        failed: list[tuple[str, str]] = []
+        failed: list[tuple[str, OmlxdError]] = []
         for i in list(self.said):
             if i in self._model.plan.failing:
-                failed.append((i, "injected"))
-                self.remove([i])
+                failed.append((i, GenerationFailed("injected")))
+                self._remove([i])
                 continue
             token = self._next(self.sequences[i], self.said[i])
             self.said[i] += 1
             tokens.append((i, token))
             if token.finish is not None:
-                self.remove([i])
+                self._remove([i])
         if tokens:
             self._backend.pass_time(self._model.plan.decode_seconds)
-        return tuple(tokens), tuple(failed)
+        return tuple(tokens), failed
 
     def _next(self, sequence: SequenceSpec, index: int) -> NewToken:
         script = self._model.plan.script.get(sequence.prompt)
@@ -129,21 +143,20 @@ class FakeBatch:
         top = tuple(((value + n) % VOCAB, -0.5 - n) for n in range(sequence.top_logprobs))
         return NewToken(value, -0.5, top, finish)
 
-    def _prefill(self, chunk: int) -> tuple[tuple[str, int, int], ...]:
+    def _prefill(self, plan: StepPlan) -> tuple[Prefilled, ...]:
         progress = []
-        for i, sequence in self.sequences.items():
-            if i in self.said:
+        for i, tokens in plan.prefill:
+            if i not in self.sequences:
                 continue
-            total = len(sequence.prompt)
-            before = self.done[i]
-            self.done[i] = min(before + chunk, total)
-            self._backend.pass_time(self._model.plan.prefill_seconds * (self.done[i] - before))
+            total = len(self.sequences[i].prompt)
+            self.done[i] += tokens
+            self._backend.pass_time(self._model.plan.prefill_seconds * tokens)
             if self.done[i] == total:
                 self.said[i] = 0
-            progress.append((i, self.done[i], total))
+            progress.append(Prefilled(i, self.done[i], total))
         return tuple(progress)
 
-    def remove(self, ids: Sequence[str]) -> None:
+    def _remove(self, ids: Sequence[str]) -> None:
         for i in ids:
             self.sequences.pop(i, None)
             self.done.pop(i, None)
@@ -151,10 +164,6 @@ class FakeBatch:
 
     def __len__(self) -> int:
         return len(self.sequences)
-
-    @property
-    def decoding(self) -> int:
-        return len(self.said)
 
     @property
     def cache_bytes(self) -> int:
@@ -168,6 +177,8 @@ class FakeBatch:
 
 
 class FakeModel:
+    engine_kind = EngineKind.GENERATE
+
     def __init__(self, backend: "FakeBackend", path: str) -> None:
         self.backend = backend
         self.path = path

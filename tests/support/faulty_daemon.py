@@ -6,15 +6,14 @@ file says. What the runtime knows to be the end of the device ends the device th
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import omlxd.daemon.parts as parts
 from omlxd.__main__ import main
 from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.failures import raise_if_device_lost
-from omlxd.backend.protocol import Batch, BatchStep, LoadedModel, ModelLoad
-from omlxd.backend.sequence import SequenceSpec
+from omlxd.backend.plan import StepPlan, StepResult
+from omlxd.backend.protocol import Batch, EngineKind, LoadedModel, ModelLoad
 
 FAULT = Path(os.environ.get("OMLXD_TEST_FAULT", "/nonexistent"))
 
@@ -23,29 +22,12 @@ class FaultyBatch:
     def __init__(self, real: Batch) -> None:
         self._real = real
 
-    def insert(self, sequence: SequenceSpec) -> None:
-        self._real.insert(sequence)
-
-    def step(self, prefill_chunk: int) -> BatchStep:
-        if FAULT.exists():
+    def execute(self, plan: StepPlan) -> StepResult:
+        if (plan.decode or plan.prefill) and FAULT.exists():
             error = RuntimeError(f"[METAL] Command buffer execution failed: {FAULT.read_text()}")
             raise_if_device_lost(error)
             raise error
-        return self._real.step(prefill_chunk)
-
-    def remove(self, ids: Sequence[str]) -> None:
-        self._real.remove(ids)
-
-    def __len__(self) -> int:
-        return len(self._real)
-
-    @property
-    def decoding(self) -> int:
-        return self._real.decoding
-
-    @property
-    def cache_bytes(self) -> int:
-        return self._real.cache_bytes
+        return self._real.execute(plan)
 
     def close(self) -> None:
         self._real.close()
@@ -54,6 +36,10 @@ class FaultyBatch:
 class FaultyModel:
     def __init__(self, real: LoadedModel) -> None:
         self._real = real
+
+    @property
+    def engine_kind(self) -> EngineKind:
+        return self._real.engine_kind
 
     @property
     def weights_bytes(self) -> int:

@@ -100,7 +100,7 @@ class StepwiseEngine(Engine):
             while worker.idle and not len(self._inbox):
                 self._inbox.news.clear()
                 await self._inbox.news.wait()
-            alive = worker.turn()
+            alive = worker.iterate()
         worker._leave()
         ledger.apply(posted)
         self._thread._leave(None)

@@ -4,10 +4,11 @@ The kernel answers with the bytes of the real one, so the Darwin host reads it a
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from omlxd.backend.protocol import BackendInfo, BatchStep
+from omlxd.backend.plan import Prefilled, StepPlan, StepResult
+from omlxd.backend.protocol import BackendInfo, EngineKind
 from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
 from omlxd.host.darwin_structs import Failed, Filled
 from omlxd.policy.readings import AllocatorSample
@@ -245,6 +246,7 @@ class _Load:
 
 
 class _Model:
+    engine_kind = EngineKind.GENERATE
     vocab_size = 1000
     cache_kinds = ("KVCache",)
 
@@ -270,15 +272,19 @@ class _Batch:
         self._said: dict[str, int] = {}
         self.cache_bytes = 0
 
-    def insert(self, sequence: SequenceSpec) -> None:
-        self._sequences[sequence.id] = sequence
-        self._done[sequence.id] = 0
-
-    def step(self, prefill_chunk: int) -> BatchStep:
-        self._backend.steps += 1
-        step = BatchStep(self._prefill(prefill_chunk), self._decode(), ())
+    def execute(self, plan: StepPlan) -> StepResult:
+        for i in plan.leave:
+            self._forget(i)
+        for entering in plan.enter:
+            self._sequences[entering.spec.id] = entering.spec
+            self._done[entering.spec.id] = 0
+        prefilled: tuple[Prefilled, ...] = ()
+        tokens: tuple[tuple[str, NewToken], ...] = ()
+        if plan.decode or plan.prefill:
+            self._backend.steps += 1
+            prefilled, tokens = self._prefill(plan), self._decode()
         self._fit_cache()
-        return step
+        return StepResult(prefilled, tokens, left=plan.leave, cache_bytes=self.cache_bytes)
 
     def _decode(self) -> tuple[tuple[str, NewToken], ...]:
         tokens = []
@@ -292,26 +298,20 @@ class _Batch:
             self._backend.take(self._shape.decode_seconds)
         return tuple(tokens)
 
-    def _prefill(self, chunk: int) -> tuple[tuple[str, int, int], ...]:
+    def _prefill(self, plan: StepPlan) -> tuple[Prefilled, ...]:
         progress = []
-        for i, sequence in self._sequences.items():
-            total, before = len(sequence.prompt), self._done[i]
-            if before < total:
-                self._done[i] = min(before + chunk, total)
-                self._backend.take(self._shape.prefill_seconds * (self._done[i] - before))
-                # What the attention needs for a moment ends up in the pool.
-                transient = self._shape.transient_token * (self._done[i] - before)
-                self._mac.allocate(transient)
-                self._mac.free(transient)
-                progress.append((i, self._done[i], total))
+        for i, tokens in plan.prefill:
+            total = len(self._sequences[i].prompt)
+            self._done[i] += tokens
+            self._backend.take(self._shape.prefill_seconds * tokens)
+            # What the attention needs for a moment ends up in the pool.
+            transient = self._shape.transient_token * tokens
+            self._mac.allocate(transient)
+            self._mac.free(transient)
+            progress.append(Prefilled(i, self._done[i], total))
             if self._done[i] == total:
-                self._said.setdefault(i, 0)
+                self._said[i] = 0
         return tuple(progress)
-
-    def remove(self, ids: Sequence[str]) -> None:
-        for i in ids:
-            self._forget(i)
-        self._fit_cache()
 
     def _forget(self, request_id: str) -> None:
         for table in (self._sequences, self._done, self._said):
@@ -324,13 +324,6 @@ class _Batch:
         else:
             self._mac.free(self.cache_bytes - wanted)
         self.cache_bytes = wanted
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    @property
-    def decoding(self) -> int:
-        return len(self._said)
 
     def close(self) -> None:
         for i in list(self._sequences):

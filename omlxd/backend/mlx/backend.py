@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from omlxd.backend.mlx.imports import import_mlx_lm
 from omlxd.backend.model_files import check_model_files
-from omlxd.backend.options import BackendOptions
-from omlxd.backend.protocol import BackendInfo, ModelLoad
+from omlxd.backend.protocol import BackendInfo, BackendOptions, ModelLoad
 from omlxd.policy.readings import AllocatorSample
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
-from omlxd.backend.mlx.batch import MlxBatch
+from omlxd.backend.mlx.batch import KeptCache, MlxBatch
 from omlxd.backend.mlx.failures import raise_if_device_lost, reason_of
 from omlxd.backend.mlx.sampling import SamplerCache
 from omlxd.backend.model_files import ModelFiles, check_model_files
+from omlxd.backend.protocol import EngineKind
 from omlxd.errors import ModelLoadFailed, OmlxdError
 
 log = structlog.get_logger(__name__)
@@ -26,7 +27,9 @@ _MODELS = "mlx_lm.models."
 
 
 class MlxModel:
-    """Answers to ``backend.protocol.LoadedModel``."""
+    """Implements ``backend.protocol.LoadedModel``."""
+
+    engine_kind = EngineKind.GENERATE
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -36,18 +39,20 @@ class MlxModel:
         _check_batchable(caches)
         self.vocab_size = _logits_width(model, caches)
         self._samplers = SamplerCache(self.vocab_size)
+        self._kept: dict[str, KeptCache] = {}
 
     def new_batch(self, *, max_sequences: int, max_prefills: int) -> MlxBatch:
         return MlxBatch(
             self._model,
-            self.vocab_size,
             self._samplers,
+            self._kept,
             max_sequences=max_sequences,
             max_prefills=max_prefills,
         )
 
     def close(self) -> None:
         self._model = None
+        self._kept.clear()
 
 
 class MlxLoad:

@@ -97,17 +97,18 @@ def check_internals() -> None:
     """Fail at the start, not in a request, when mlx-lm no longer has what we build on."""
     generator = BatchGenerator(None)
     try:
-        wanted = (
-            "insert_segments",
-            "next",
-            "remove",
-            "extract_cache",
-            "prefill_step_size",
-            "prompt_cache_nbytes",
-        )
-        missing = [name for name in wanted if not hasattr(generator, name)]
-        if missing:
-            raise _unsupported(f"BatchGenerator has no {', '.join(missing)}")
+        for owner, names in (
+            (
+                generator,
+                "insert_segments next remove extract_cache prefill_step_size prompt_cache_nbytes "
+                "stream _generation_batch",
+            ),
+            # For ``batch.sampled_ahead``.
+            (getattr(generator, "_generation_batch", None), "uids _next_tokens _next_logprobs"),
+        ):
+            missing = [name for name in names.split() if not hasattr(owner, name)]
+            if missing:
+                raise _unsupported(f"{type(owner).__name__} has no {', '.join(missing)}")
         if vars(generator).get("_old_wired_limit", 0) is not None:
             raise _unsupported("BatchGenerator sets the wired limit another way")
     finally:

@@ -1,7 +1,9 @@
-"""From a request's sampling parameters to the functions that mlx-lm calls for its row."""
+"""From sampling parameters to the functions that mlx-lm calls, and log probabilities of tokens."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
@@ -33,11 +35,12 @@ class TokenSampler:
     says why in ``failure`` and answers greedily; its requests are then to be dropped.
     """
 
-    def __init__(self, sampling: Sampling, vocab_size: int) -> None:
+    def __init__(self, sampling: Sampling, vocab_size: int, drawn: int = 0) -> None:
+        """``drawn``: tokens that a sampler with the same seed has drawn before this one."""
         self.failure: str | None = None
         self._filters = _filters(sampling, vocab_size)
         self._sharpness = 1.0 / sampling.temperature
-        self._key = None if sampling.seed is None else mx.random.key(sampling.seed % 2**64)
+        self._key = None if sampling.seed is None else _key_after(sampling.seed, drawn)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         try:
@@ -52,9 +55,18 @@ class TokenSampler:
             logprobs = keep(logprobs)
         key = None
         if self._key is not None:
-            # A chain of its own: what runs beside it draws from other keys.
+            # Its own chain of keys: the other sequences draw from other ones.
             self._key, key = mx.random.split(self._key)
         return mx.random.categorical(logprobs * self._sharpness, key=key)
+
+
+def _key_after(seed: int, drawn: int) -> mx.array:
+    key: mx.array = mx.random.key(seed % 2**64)
+    for n in range(1, drawn + 1):
+        key, _ = mx.random.split(key)
+        if n % 1000 == 0:  # or the graph of a long answer would become deep
+            mx.eval(key)
+    return key
 
 
 class GreedySampler:
@@ -70,21 +82,21 @@ class SamplerCache:
     """Equal parameters get the same object: mlx-lm samples a batch in one call only then."""
 
     def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._greedy = GreedySampler()
         self._shared: WeakValueDictionary[tuple[float | None, ...], TokenSampler] = (
             WeakValueDictionary()
         )
 
-    def sampler(self, sampling: Sampling) -> TokenSampler | GreedySampler:
+    def sampler(self, sampling: Sampling, drawn: int = 0) -> TokenSampler | GreedySampler:
         if sampling.temperature < _GREEDY_BELOW:
             return self._greedy
         if sampling.seed is not None:
-            return TokenSampler(sampling, self._vocab_size)
+            return TokenSampler(sampling, self.vocab_size, drawn)
         key = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p)
         sampler = self._shared.get(key)
         if sampler is None or sampler.failure is not None:
-            sampler = TokenSampler(sampling, self._vocab_size)
+            sampler = TokenSampler(sampling, self.vocab_size)
             self._shared[key] = sampler
         return sampler
 
@@ -182,3 +194,51 @@ def keep_best(logprobs: mx.array, top_k: int) -> mx.array:
 
 def _over_answer(penalty: Processor, prompt_tokens: int) -> Processor:
     return lambda tokens, logits: penalty(tokens[prompt_tokens:], logits)
+
+
+# Log probabilities
+
+LEAST = -9999.0
+"""Stands for an impossible token: minus infinity has no JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    chosen: float
+    top: tuple[tuple[int, float], ...]
+    """(token id, log probability), most likely first."""
+
+
+def token_logprobs(
+    rows: Sequence[mx.array], tokens: Sequence[int], counts: Sequence[int]
+) -> list[TokenLogprobs]:
+    """For each row of log probabilities its token's own, and its ``counts`` best."""
+    if not rows:
+        return []
+    stacked = mx.stack(list(rows)).astype(mx.float32)
+    chosen = mx.take_along_axis(stacked, mx.array(list(tokens))[:, None], axis=-1)[:, 0]
+    most = min(max(counts), stacked.shape[-1])
+    if most == 0:
+        return [TokenLogprobs(_finite(c), ()) for c in _listed(chosen)]
+    best = mx.argpartition(-stacked, kth=most - 1, axis=-1)[:, :most]
+    values = mx.take_along_axis(stacked, best, axis=-1)
+    mx.eval(chosen, best, values)
+    found = zip(_listed(chosen), _listed(best), _listed(values), counts, strict=True)
+    return [
+        TokenLogprobs(_finite(own), _ordered(ids, logprobs)[:count])
+        for own, ids, logprobs, count in found
+    ]
+
+
+def _listed(array: mx.array) -> list[Any]:
+    items = array.tolist()
+    return items if isinstance(items, list) else [items]
+
+
+def _ordered(ids: list[int], logprobs: list[float]) -> tuple[tuple[int, float], ...]:
+    pairs = sorted(zip(ids, logprobs, strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return tuple((i, _finite(value)) for i, value in pairs)
+
+
+def _finite(value: float) -> float:
+    return value if value > LEAST else LEAST

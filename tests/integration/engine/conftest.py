@@ -8,7 +8,7 @@ import pytest
 
 from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.imports import import_mlx_lm
-from omlxd.backend.options import BackendOptions
+from omlxd.backend.protocol import BackendOptions
 from omlxd.engine.handle import Engine
 from omlxd.engine.options import EngineOptions
 from tests.support.tiny_models import tiny_model

@@ -249,7 +249,7 @@ async def test_the_pool_is_given_back_on_request(engine: Engine, tiny: Tiny) -> 
 SCRIPT = """
 import asyncio, resource, sys, time
 from omlxd.backend.mlx.backend import MlxBackend
-from omlxd.backend.options import BackendOptions
+from omlxd.backend.protocol import BackendOptions
 from omlxd.backend.sequence import SequenceSpec
 from omlxd.engine.handle import Engine
 from omlxd.engine.options import EngineOptions
