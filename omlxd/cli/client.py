@@ -1,4 +1,4 @@
-"""Finds the running daemon and talks to it; what goes wrong is said in one sentence."""
+"""Finds the running daemon and talks to it. Each failure becomes one sentence."""
 
 import argparse
 import json
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from omlxd.cli.home import daemon_paths
-
 if TYPE_CHECKING:
     import httpx
+
+    from omlxd.config.paths import Paths
+    from omlxd.service.definition import Definition
 
 PATIENCE = 5.0
 """Seconds; everything asked here is answered from memory, or within one tick of the guard."""
@@ -194,7 +195,7 @@ class Daemon:
                 return f"talking to {self.url} failed ({error})."
 
 
-def speaking(arguments: argparse.Namespace) -> Daemon:
+def connect(arguments: argparse.Namespace) -> Daemon:
     """The daemon that the arguments mean. Raises Unreachable."""
     where = (arguments.url, arguments.home, os.environ)
     return Daemon(find_url(*where), find_key(*where))
@@ -215,7 +216,7 @@ def model_path(model: str, rest: str = "") -> str:
     return f"/v1/models/{quote(model, safe='/')}{rest}"
 
 
-def complain(error: Unreachable | Refused) -> int:
+def print_error(error: Unreachable | Refused) -> int:
     """Say it, and the exit code."""
     print(f"omlxd: {error}", file=sys.stderr)
     return 1
@@ -231,3 +232,48 @@ def _import_httpx() -> Any:
     if sys.modules.get(hidden) is None:
         sys.modules.pop(hidden, None)
     return httpx
+
+
+def daemon_paths(home: str | None, environ: Mapping[str, str]) -> "Paths":
+    """By ``--home``, else OMLXD_HOME, else as the installed service has it, else the usual places.
+
+    Raises ConfigError for a home (``~``) of nobody.
+    """
+    from omlxd.config.paths import standard_paths
+
+    named = home or environ.get("OMLXD_HOME") or None
+    if named:
+        return standard_paths(Path(named), None)
+    definition = _installed()
+    return standard_paths(None, None) if definition is None else service_paths(definition, None)
+
+
+def service_paths(definition: "Definition", config_file: Path | None) -> "Paths":
+    """Where the service of this definition keeps its files, whatever this shell's XDG_* say.
+
+    ``config_file``: another one than in the definition. Raises ConfigError as ``daemon_paths``.
+    """
+    from omlxd.config.paths import APP, Paths, standard_paths
+
+    config_file = config_file or definition.config_file
+    if definition.home is not None:
+        return standard_paths(definition.home, config_file)
+    usual = standard_paths(None, config_file)
+    cache = definition.environment.get("XDG_CACHE_HOME")
+    state = definition.state or usual.state
+    return Paths(
+        config_file=usual.config_file,
+        state=state,
+        models=state.parent / usual.models.name,
+        cache=Path(cache) / APP if cache else usual.cache,
+        logs=definition.logs or usual.logs,
+    )
+
+
+def _installed() -> "Definition | None":
+    import os
+    import sys
+
+    from omlxd.service.definition import installed_definition
+
+    return installed_definition(sys.platform, os.geteuid(), Path.home())

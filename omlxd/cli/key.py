@@ -38,7 +38,7 @@ def add_arguments(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from omlxd.api.key_file import path_in
-    from omlxd.cli.home import daemon_paths
+    from omlxd.cli.client import daemon_paths
     from omlxd.errors import ConfigError, OmlxdError
 
     path = path_in(daemon_paths(arguments.home, os.environ).state)

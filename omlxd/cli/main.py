@@ -18,7 +18,7 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    # Every start of the daemon goes through here: it need not read the other commands.
+    # Every start of the daemon goes through here, and does not need the other commands.
     asked = argv[:1] if argv and argv[0] in GROUPS else GROUPS
     for group in asked:
         import_module(f"omlxd.cli.{group}").add_arguments(commands)
@@ -36,9 +36,7 @@ def run(argv: Sequence[str]) -> int:
         sys.stderr.close()
         return 141
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        from omlxd.cli.other_version import explained
-
-        if (why := explained(arguments)) is None:
+        if (why := _other_version(arguments)) is None:
             raise
         print(f"omlxd: {why} ({error!r})", file=sys.stderr)
         return 1
@@ -49,3 +47,29 @@ def _version() -> str:
     from omlxd import __version__
 
     return f"omlxd {__version__}"
+
+
+def _other_version(arguments: argparse.Namespace) -> str | None:
+    """The sentence for a daemon of another version, whose answers have another form.
+
+    None when the versions are the same, or there is no daemon: the fault is then our own.
+    """
+    from omlxd import __version__
+    from omlxd.cli.client import Refused, Unreachable, connect
+
+    if not hasattr(arguments, "url"):
+        return None
+    try:
+        daemon = connect(arguments)
+        health = daemon.get("/health")
+    except (Unreachable, Refused):
+        return None
+    match health:
+        case {"version": str(version)} if version != __version__:
+            return (
+                f"the daemon at {daemon.url} (version {version}) answers in another form than this "
+                f"command reads (version {__version__}); restart it, or use its own version of the "
+                "command"
+            )
+        case _:
+            return None

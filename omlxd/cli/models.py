@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omlxd.cli.client import (
@@ -12,15 +12,14 @@ from omlxd.cli.client import (
     Refused,
     Unreachable,
     add_daemon_arguments,
-    complain,
+    connect,
     model_path,
     model_statuses,
-    speaking,
+    print_error,
 )
-from omlxd.cli.draw import size
 from omlxd.cli.models_disk import pull_model, remove
-from omlxd.cli.models_text import render_fit, render_models
-from omlxd.cli.progress import Progress
+from omlxd.cli.terminal import Progress, duration, size, table
+from omlxd.printable import printable
 
 LOOK = 0.25
 """Seconds between two looks at a load."""
@@ -30,7 +29,7 @@ def add_arguments(commands: Any) -> None:
     text = "List, load, unload, pin, pull and delete models, and ask whether one fits."
     parser = commands.add_parser("models", help="the models", description=text)
     _common(parser)
-    parser.set_defaults(run=_told(show_list), json=False)
+    parser.set_defaults(run=_reporting_errors(show_list), json=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     listing = _verb(verbs, "list", show_list, "all models, also the broken ones (the default)")
     listing.add_argument("--json", action="store_true", help="for programs")
@@ -57,7 +56,7 @@ def add_arguments(commands: Any) -> None:
 def _verb(verbs: Any, name: str, run: Callable[[Any], int], text: str) -> Any:
     parser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     _common(parser, late=True)
-    parser.set_defaults(run=_told(run))
+    parser.set_defaults(run=_reporting_errors(run))
     return parser
 
 
@@ -71,18 +70,18 @@ def _common(parser: argparse.ArgumentParser, *, late: bool = False) -> None:
     parser.add_argument("--home", default=suppress, metavar="DIR", help="folder of all files")
 
 
-def _told(run: Callable[[Any], int]) -> Callable[[Any], int]:
+def _reporting_errors(run: Callable[[Any], int]) -> Callable[[Any], int]:
     def command(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
         except (Unreachable, Refused) as error:
-            return complain(error)
+            return print_error(error)
 
     return command
 
 
 def show_list(arguments: argparse.Namespace) -> int:
-    models = model_statuses(speaking(arguments))
+    models = model_statuses(connect(arguments))
     if arguments.json:
         print(json.dumps(models, indent=1))
     else:
@@ -94,20 +93,20 @@ def show_fit(arguments: argparse.Namespace) -> int:
     query = f"?concurrency={arguments.concurrency}"
     if arguments.context is not None:
         query += f"&context={arguments.context}"
-    fit = speaking(arguments).get(model_path(arguments.model, "/fit") + query)
+    fit = connect(arguments).get(model_path(arguments.model, "/fit") + query)
     print(json.dumps(fit, indent=1) if arguments.json else "\n".join(render_fit(fit)))
     return 0
 
 
 def load(arguments: argparse.Namespace) -> int:
-    daemon = speaking(arguments)
+    daemon = connect(arguments)
     model_id = daemon.get(model_path(arguments.model))["id"]
     done = threading.Event()
     outcome: list[Any] = []
 
     def ask() -> None:
         try:
-            loader = speaking(arguments)
+            loader = connect(arguments)
             outcome.append(loader.post(model_path(model_id, "/load"), {}, patience=None))
         except (Unreachable, Refused) as error:
             outcome.append(error)
@@ -143,19 +142,105 @@ def _watch(daemon: Daemon, model_id: str, done: threading.Event) -> None:
 
 
 def unload(arguments: argparse.Namespace) -> int:
-    daemon = speaking(arguments)
+    daemon = connect(arguments)
     answer = daemon.post(model_path(arguments.model, "/unload"), {}, patience=None)
     print(f"{answer['id']} is unloaded: {size(answer['freed_bytes'])} freed")
     return 0
 
 
 def pin(arguments: argparse.Namespace) -> int:
-    answer = speaking(arguments).patch(model_path(arguments.model), {"pinned": True})
+    answer = connect(arguments).patch(model_path(arguments.model), {"pinned": True})
     print(f"{answer['id']} is pinned")
     return 0
 
 
 def unpin(arguments: argparse.Namespace) -> int:
-    answer = speaking(arguments).patch(model_path(arguments.model), {"pinned": False})
+    answer = connect(arguments).patch(model_path(arguments.model), {"pinned": False})
     print(f"{answer['id']} is not pinned")
     return 0
+
+
+_VERDICTS = {
+    "now": "yes, now",
+    "after_evictions": "once models leave",
+    "not_now": "not now",
+    "never": "never",
+}
+
+
+def render_models(models: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a model; the broken and the failed ones again below, with what is wrong."""
+    if not models:
+        return ["No models. `omlxd models pull ORG/NAME` gets one."]
+    head = ("MODEL", "STATE", ">SIZE", ">CONTEXT", "PINNED", "ALIASES")
+    rows = [
+        (
+            model["id"],
+            _state(model),
+            size(model["weights_bytes"]),
+            _number(model["context_length"]),
+            "yes" if model["pinned"] else "",
+            ", ".join(model["aliases"]),
+        )
+        for model in models
+    ]
+    problems = [line for model in models if model["problem"] for line in _problem(model)]
+    return [*table(head, rows), *([""] if problems else []), *problems]
+
+
+def _state(model: Mapping[str, Any]) -> str:
+    progress = model.get("progress")
+    return str(model["state"]) if progress is None else f"{model['state']} {progress:.0%}"
+
+
+def _problem(model: Mapping[str, Any]) -> list[str]:
+    problem = model["problem"]
+    file, message = problem["file"], str(problem["message"])
+    where = f"{file} " if file and file not in message else ""
+    again = problem["retry_in"]
+    later = f" (tried again in {duration(again)} at the earliest)" if again else ""
+    return [printable(f"  ! {model['id']}: {where}{message}{later}")]
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}".replace(",", " ")
+
+
+def render_fit(fit: Mapping[str, Any]) -> list[str]:
+    """What it would take, and what each tier of the guard says to it."""
+    requests = "1 request" if fit["concurrency"] == 1 else f"{fit['concurrency']} requests"
+    weights = "in memory" if fit["loaded"] else "measured" if fit["weights_measured"] else "files"
+    lines = [
+        f"{fit['id']}  {requests} of {_number(fit['context'])} tokens",
+        "",
+        f"  weights       {size(fit['weights_bytes']):>9}  ({weights})",
+    ]
+    if fit["unknown"] is None:
+        lines += [
+            f"  KV cache      {size(fit['kv_bytes']):>9}",
+            f"  prefill peak  {size(fit['prefill_bytes']):>9}",
+            f"  total         {size(fit['total_bytes']):>9}",
+        ]
+    else:
+        lines.append(f"  KV cache and prefill are not known: {fit['unknown']}.")
+    if not fit["loaded"] and fit["needed_bytes"] != fit["total_bytes"]:
+        lines.append(f"  to load it    {size(fit['needed_bytes']):>9}  (room for a first prompt)")
+    tiers: Mapping[str, Mapping[str, Any]] = fit["tiers"]
+    if not tiers:
+        return [*lines, "", "  Nothing is known of this machine's memory yet."]
+    head = ("TIER", "FITS", ">CEILING", "BOUND BY", "")
+    rows = [_tier(name, found, name == fit["tier"]) for name, found in tiers.items()]
+    return [*lines, "", *table(head, rows)]
+
+
+def _tier(name: str, found: Mapping[str, Any], in_force: bool) -> tuple[str, ...]:
+    what = found["remedy"] or ""
+    if found["evict"]:
+        what = f"unload {', '.join(found['evict'])}"
+    return (
+        f"{name} *" if in_force else name,
+        _VERDICTS.get(found["verdict"], found["verdict"]),
+        size(found["ceiling_bytes"]),
+        found["binding"].replace("_", " "),
+        what,
+    )

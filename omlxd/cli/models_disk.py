@@ -1,44 +1,53 @@
-"""``omlxd models pull`` and ``rm``: they change the models folder, whether a daemon runs or not."""
+"""``omlxd models pull`` and ``rm`` change the models folder; a daemon may run or not."""
 
 import argparse
+import contextlib
 import os
+import re
+import shutil
 import sys
 from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from omlxd.cli.client import (
     Daemon,
     NotRunning,
     Refused,
     Unreachable,
+    daemon_paths,
     find_key,
     find_url,
     model_path,
     model_statuses,
 )
-from omlxd.cli.draw import size
-from omlxd.cli.home import daemon_paths
-from omlxd.cli.progress import Progress
+from omlxd.cli.terminal import Progress, size
 
 RESCAN_LIMIT = 60.0
 EXIT_NO_NETWORK = 69
 EXIT_NO_ACCESS = 77
-_USED = frozenset({"queued", "loading", "ready", "draining", "unloading"})
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_IN_USE = frozenset({"queued", "loading", "ready", "draining", "unloading"})
+
+
+class NotDeletable(Exception):
+    """The model may not be deleted; the text is for the user."""
 
 
 def pull_model(arguments: argparse.Namespace) -> int:
-    from omlxd.cli.hub_files import NotPullable, check_repository, check_revision
+    # Read when huggingface_hub is imported: it must not report which program uses it.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from omlxd.cli.hub import NoAccess, NoHub, NotPullable, check_repository, check_revision
 
     try:
         name = check_repository(arguments.repository)
         revision = None if arguments.revision is None else check_revision(arguments.revision)
         return _pull(name, revision, arguments)
     except NotPullable as error:
-        code = {"NoHub": EXIT_NO_NETWORK, "NoAccess": EXIT_NO_ACCESS}.get(type(error).__name__, 1)
         print(f"omlxd: {error}", file=sys.stderr)
-        return code
+        codes = {NoHub: EXIT_NO_NETWORK, NoAccess: EXIT_NO_ACCESS}
+        return codes.get(type(error), 1)
     except OSError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -47,8 +56,6 @@ def pull_model(arguments: argparse.Namespace) -> int:
 
 
 def _pull(name: str, revision: str | None, arguments: argparse.Namespace) -> int:
-    # Read when huggingface_hub is imported: nobody is told which program starts this one.
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from omlxd.cli.hub import Hub
     from omlxd.cli.pull import pull
 
@@ -60,16 +67,14 @@ def _pull(name: str, revision: str | None, arguments: argparse.Namespace) -> int
 
     models = daemon_paths(arguments.home, os.environ).models
     pulled = pull(hub, repository, models, make_bar)
-    verb = "is in" if pulled.news else "was already in"
+    verb = "is in" if pulled.changed else "was already in"
     print(f"{name} {verb} {pulled.folder} ({size(pulled.size)}, commit {pulled.commit[:12]})")
-    if pulled.news:
-        _tell(arguments, None)
+    if pulled.changed:
+        _notify_daemon(arguments, None)
     return 0
 
 
 def remove(arguments: argparse.Namespace) -> int:
-    from omlxd.cli.models_folder import NotOurs, delete, find_own, size_of
-
     paths = daemon_paths(arguments.home, os.environ)
     try:
         folder = find_own(paths.models, arguments.model)
@@ -80,13 +85,13 @@ def remove(arguments: argparse.Namespace) -> int:
             return 1
         _refuse_used(arguments, paths.state)
         delete(paths.models, folder)
-    except NotOurs as error:
+    except NotDeletable as error:
         print(f"omlxd: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         return _failed(error)
     print(f"{arguments.model} is deleted")
-    if not _tell(arguments, arguments.model):
+    if not _notify_daemon(arguments, arguments.model):
         _forget_on_disk(paths.state, arguments.model)
     return 0
 
@@ -105,7 +110,7 @@ def _agreed(question: str) -> bool:
 
 
 def _running(arguments: argparse.Namespace) -> Daemon | None:
-    """None where no daemon runs, so that nothing is loaded. Raises Unreachable."""
+    """The local daemon. None where none runs, so no model is loaded. Raises Unreachable."""
     try:
         url = find_url(arguments.url, arguments.home, os.environ)
     except NotRunning:
@@ -118,28 +123,28 @@ def _refuse_used(arguments: argparse.Namespace, state: Path) -> None:
     if daemon is not None:
         refuse_used(model_statuses(daemon), arguments.model)
     elif state.exists() and (owner := state.stat().st_uid) != os.geteuid():
-        # Its settings, written by root, would be closed to the daemon.
+        # The daemon could not read settings that root has written.
         raise Refused(f"{state} belongs to uid {owner}; run this as that user (sudo -u).")
 
 
 def refuse_used(models: Collection[dict[str, Any]], name: str) -> None:
     """Raises Refused while ``name`` is in memory, or on its way there."""
     for model in models:
-        if _same(model["id"], name) and model["state"] in _USED:
+        if _same(model["id"], name) and model["state"] in _IN_USE:
             raise Refused(
                 f"{model['id']} is {model['state']}. First: omlxd models unload {model['id']}"
             )
 
 
 def _same(one: str, other: str) -> bool:
-    """Folders differ by more than the case of letters on a Mac."""
+    """On a Mac, names that differ only in the case of letters are one folder."""
     return one.casefold() == other.casefold()
 
 
-def _tell(arguments: argparse.Namespace, gone: str | None) -> bool:
-    """Let the running daemon look, and forget ``gone``; False when none runs.
+def _notify_daemon(arguments: argparse.Namespace, gone: str | None) -> bool:
+    """Let the running daemon look at its folders, and forget ``gone``. False when none runs.
 
-    One that is started later looks at its folders then.
+    A daemon that is started later looks at its folders then.
     """
     try:
         daemon = _running(arguments)
@@ -153,16 +158,10 @@ def _tell(arguments: argparse.Namespace, gone: str | None) -> bool:
     return True
 
 
-class Patching(Protocol):
-    """The part of ``Daemon`` that changes settings."""
+def forget(daemon: Daemon, name: str, left: Collection[str]) -> None:
+    """Reset the settings of ``name``, unless another folder has a model of that name.
 
-    def patch(self, path: str, body: dict[str, Any]) -> Any: ...
-
-
-def forget(daemon: Patching, name: str, left: Collection[str]) -> None:
-    """Take back what was set for ``name``, unless another folder has a model of that name.
-
-    What comes under the name later is another model. Raises Unreachable, Refused.
+    A model that gets this name later is another one. Raises Unreachable, Refused.
     """
     if any(_same(name, other) for other in left):
         return
@@ -188,3 +187,41 @@ def _forget_on_disk(state: Path, name: str) -> None:
             write_json(state / FILE, kept)
     except (OSError, DamagedFile) as error:
         print(f"omlxd: its settings were not forgotten: {error}", file=sys.stderr)
+
+
+def find_own(models: Path, model_id: str) -> Path:
+    """The folder of ``model_id`` below ``models``. Raises NotDeletable."""
+    if not _ID.fullmatch(model_id):
+        raise NotDeletable(
+            f"'{model_id}' is not the id of a model; `omlxd models list` shows them."
+        )
+    folder = models / model_id
+    if not os.path.lexists(folder):
+        raise NotDeletable(
+            f"There is no {folder}. Models in other folders, such as the Hugging Face cache, are "
+            "deleted where they are."
+        )
+    real_root = models.resolve()
+    for part in (folder.parent, folder):
+        if part != models and part.is_symlink():
+            raise NotDeletable(f"{part} is a link to elsewhere. Delete it by hand.")
+    if not folder.is_dir() or real_root not in folder.resolve().parents:
+        raise NotDeletable(f"{folder} is not a folder of its own. Delete it by hand.")
+    if not (folder / "config.json").exists() and any(p.is_dir() for p in folder.iterdir()):
+        raise NotDeletable(f"{folder} is no model but holds others. Name one of them.")
+    return folder
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in it."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def delete(models: Path, folder: Path) -> None:
+    """Rename the folder before deleting it, so that a rest of it is never taken for a model."""
+    doomed = models / f".deleted-{os.getpid()}-{folder.name}"
+    folder.rename(doomed)
+    shutil.rmtree(doomed)
+    if folder.parent != models:
+        with contextlib.suppress(OSError):  # other models of the same organisation
+            folder.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Pulls a model from the hub into a folder: whole, checked and recorded, or not at all."""
+"""Pulls a model from the hub into a folder: complete, checked and recorded, or not at all."""
 
 import fcntl
 import hashlib
@@ -9,75 +9,48 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from omlxd.cli.hub_files import RECORD, HubFile, NotPullable, wanted
+from omlxd.cli.hub import RECORD, Hub, HubFile, NotPullable, Repository, wanted
+from omlxd.cli.terminal import Progress
 from omlxd.store import DamagedFile, read_json, write_json
 from omlxd.units import MiB, format_bytes
 
 PARTIAL = ".pull"
-"""Folder inside the models folder for what is not complete; a scan looks into no hidden one."""
+"""Folder inside the models folder for incomplete pulls. A scan skips hidden folders."""
 SPARE = 256 * MiB
 """Disk space that a pull leaves free."""
 _BLOCK = 4 * MiB
 
 
-class Repository(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def commit(self) -> str: ...
-
-    @property
-    def files(self) -> tuple[HubFile, ...]: ...
-
-
-class Source(Protocol):
-    """``cli.hub.Hub``."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    def fetch(
-        self, repository: Any, file: HubFile, target: Path, note: Callable[[int], None]
-    ) -> None: ...
-
-
-class Bar(Protocol):
-    def add(self, count: int) -> None: ...
-
-    def end(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """``news`` is False when it was there already."""
+    """``changed`` is False when all of it was there already."""
 
     folder: Path
     commit: str
     size: int
-    news: bool
+    changed: bool
 
 
 def pull(
-    source: Source,
+    hub: Hub,
     repository: Repository,
     models: Path,
-    make_bar: Callable[[str, int, int], Bar],
+    make_bar: Callable[[str, int, int], Progress],
 ) -> Pulled:
-    """Download what ``repository`` holds of a model to ``models``/org/name.
+    """Download the model in ``repository`` to ``models``/org/name.
 
-    What an earlier, interrupted pull of the same commit has left is gone on with, and a folder
-    that has lost files of it is mended. ``make_bar`` gets a label, the total and what is there.
-    Raises NotPullable, OSError.
+    An interrupted pull of the same commit is continued, and files that are missing in a folder of
+    the same commit are fetched again. ``make_bar`` gets a label, the total size and how much is
+    there already. Raises NotPullable, OSError.
     """
     files = wanted(repository.files)
     size = sum(file.size for file in files)
     final = models / repository.name
     current = recorded_commit(final) == repository.commit
     if current and all(_has_size(final / file.name, file) for file in files):
-        return Pulled(final, repository.commit, size, news=False)
+        return Pulled(final, repository.commit, size, changed=False)
     _refuse_foreign(final)
     with _working_folder(models, repository) as work:
         if current:
@@ -87,12 +60,12 @@ def pull(
         bar = make_bar(repository.name, size, there)
         try:
             for file in files:
-                _complete(source, repository, file, work, bar)
+                _complete(hub, repository, file, work, bar)
         finally:
             bar.end()
-        write_json(work / RECORD, _record(source, repository, files))
+        write_json(work / RECORD, _record(hub, repository, files))
         _move_in(work, final)
-    return Pulled(final, repository.commit, size, news=True)
+    return Pulled(final, repository.commit, size, changed=True)
 
 
 def recorded_commit(folder: Path) -> str | None:
@@ -111,12 +84,12 @@ def _has_size(path: Path, file: HubFile) -> bool:
 
 
 def _keep_whole(final: Path, files: tuple[HubFile, ...], work: Path) -> None:
-    """Take over into ``work`` what is undamaged in ``final``, a folder of the same commit."""
+    """Link the undamaged files of ``final``, a folder of the same commit, into ``work``."""
     for file in files:
         path = final / file.name
         if (work / file.name).exists() or path.is_symlink() or not path.is_file():
             continue
-        # Some volumes have no links; there it is fetched again.
+        # Some volumes have no links; there the file is fetched again.
         with suppress(OSError):
             if _is_whole(path, file):
                 os.link(path, work / file.name)
@@ -171,12 +144,12 @@ def _partial(work: Path, file: HubFile) -> Path:
     return work / f"{file.name}.partial"
 
 
-def _complete(source: Source, repository: Repository, file: HubFile, work: Path, bar: Bar) -> None:
-    """The file under its name, checked against what the hub says of it."""
+def _complete(hub: Hub, repository: Repository, file: HubFile, work: Path, bar: Progress) -> None:
+    """Fetch the file, check it against what the hub says, and give it its name."""
     if (work / file.name).exists():
-        return  # it gets this name only once it was checked
+        return  # only a checked file gets this name
     partial = _partial(work, file)
-    source.fetch(repository, file, partial, bar.add)
+    hub.fetch(repository, file, partial, bar.add)
     if not _is_whole(partial, file):
         partial.unlink()
         raise NotPullable(
@@ -194,7 +167,7 @@ def _is_whole(path: Path, file: HubFile) -> bool:
     if file.sha256 is not None:
         return _digest(path, hashlib.sha256()) == file.sha256
     if file.blob is not None and len(file.blob) == 40:
-        # How git names a blob; not a matter of security.
+        # The id that git gives to a blob; security does not depend on it.
         start = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
         return _digest(path, start) == file.blob
     return True
@@ -207,18 +180,18 @@ def _digest(path: Path, digest: Any) -> str:
     return str(digest.hexdigest())
 
 
-def _record(source: Source, repository: Repository, files: tuple[HubFile, ...]) -> dict[str, Any]:
+def _record(hub: Hub, repository: Repository, files: tuple[HubFile, ...]) -> dict[str, Any]:
     return {
         "repository": repository.name,
         "commit": repository.commit,
-        "endpoint": source.endpoint,
+        "endpoint": hub.endpoint,
         "pulled_at": int(time.time()),
         "files": {file.name: {"bytes": file.size, "sha256": file.sha256} for file in files},
     }
 
 
 def _move_in(work: Path, final: Path) -> None:
-    """Give the complete folder its name; an older commit under that name makes way first."""
+    """Give the complete folder its name. A folder of an older commit is moved away first."""
     final.parent.mkdir(parents=True, exist_ok=True)
     old = work.with_name(f"{work.name}.old")
     shutil.rmtree(old, ignore_errors=True)

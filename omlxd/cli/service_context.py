@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlxd.cli.home import service_paths
+from omlxd.cli.client import service_paths
 from omlxd.config.paths import APP, Paths, absolute, standard_paths
 from omlxd.errors import ConfigError, ServiceFailed
 from omlxd.instance import ask_health

@@ -12,10 +12,10 @@ from omlxd.cli.client import (
     Refused,
     Unreachable,
     add_daemon_arguments,
-    complain,
-    speaking,
+    connect,
+    print_error,
 )
-from omlxd.cli.draw import bar, duration, percent, size, table
+from omlxd.cli.terminal import bar, duration, percent, size, table
 
 EVERY = 1.0
 """Seconds between two looks of ``--watch``."""
@@ -37,14 +37,14 @@ def add_arguments(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        daemon = speaking(arguments)
+        daemon = connect(arguments)
         while True:
             show(daemon, arguments)
             if not arguments.watch:
                 return 0
             time.sleep(EVERY)
     except (Unreachable, Refused) as error:
-        return complain(error)
+        return print_error(error)
 
 
 def show(daemon: Daemon, arguments: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ class BackgroundStateFile:
 
     def __init__(self, folder: Path | None, name: str) -> None:
         self._file = StateFile(folder, name)
+        self._kept = folder is not None
         self._last: asyncio.Task[None] | None = None
 
     @property
@@ -26,6 +27,8 @@ class BackgroundStateFile:
 
     async def read(self) -> dict[str, Any]:
         """As ``StateFile.read``; trouble is logged."""
+        if not self._kept:
+            return {}
         found = await asyncio.to_thread(self._file.read)
         self._report()
         return found
@@ -53,7 +56,8 @@ class BackgroundStateFile:
     async def _write(self, before: asyncio.Task[None] | None, value: Mapping[str, Any]) -> None:
         if before is not None:
             await asyncio.wait([before])
-        await asyncio.to_thread(self._file.write, value)
+        if self._kept:
+            await asyncio.to_thread(self._file.write, value)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

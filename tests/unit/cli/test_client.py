@@ -1,14 +1,30 @@
-"""Finding the daemon."""
+"""Finding the daemon: by its address, its folder, or where the installed service keeps it."""
 
 import json
 import os
 import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import psutil  # noqa: F401 - before a test makes this another platform
 import pytest
 
-from omlxd.cli.client import Daemon, NotRunning, Unreachable, find_url
+from omlxd.api.key_file import LOCAL_FILE, path_in, read_keys
+from omlxd.cli.client import Daemon, NotRunning, Unreachable, daemon_paths, find_key, find_url
+from omlxd.cli.main import run
+from omlxd.config.paths import standard_paths
+from omlxd.instance import RECORD
+from omlxd.service import systemd
 from omlxd.service.daemon_run import take
+from omlxd.service.definition import (
+    AGENTS,
+    UNITS,
+    installed_definition,
+    plist_template,
+    render_plist,
+)
+from omlxd.service.job import LABEL, UNIT, JobSpec
 
 GONE = 2**22 + 1
 """Above the largest process id of Linux and macOS."""
@@ -100,3 +116,112 @@ def test_a_daemon_that_could_not_record_itself_is_not_said_to_be_off(
     lock.release()
     with pytest.raises(NotRunning):
         find_url(None, str(tmp_path), {})
+
+
+def definition(
+    home: Path | None, platform: str, environment: Mapping[str, str] | None = None
+) -> bytes:
+    found = standard_paths(home, None)
+    job = JobSpec(
+        "/python", found.config_file, found.state, found.logs, home, dict(environment or {})
+    )
+    return (
+        systemd.render_unit(job)
+        if platform == "linux"
+        else render_plist(job, LABEL, plist_template())
+    )
+
+
+@pytest.fixture(params=["darwin", "linux"])
+def elsewhere(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The home of a service that was installed with ``--home``."""
+    user, home = tmp_path / "user", tmp_path / "else where"
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.setattr(sys, "platform", request.param)
+    folder = user / (UNITS if request.param == "linux" else AGENTS)
+    folder.mkdir(parents=True)
+    name = UNIT if request.param == "linux" else f"{LABEL}.plist"
+    (folder / name).write_bytes(definition(home, request.param))
+    (home / "state").mkdir(parents=True, mode=0o700)
+    return home
+
+
+def test_a_key_is_made_where_the_installed_daemon_reads_it(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["key", "add", "laptop"]) == 0
+    path = path_in(elsewhere / "state")
+    assert [key.name for key in read_keys(path)] == ["laptop"]
+    assert str(path) in capsys.readouterr().err, "the file that was written is named"
+
+
+def test_the_installed_daemon_and_its_key_are_found(elsewhere: Path) -> None:
+    record = {"instance_id": "x", "pid": os.getpid(), "started_at": 1.0, "version": "1"}
+    record |= {"host": "127.0.0.1", "port": 5}
+    (elsewhere / "state" / RECORD).write_text(json.dumps(record))
+    (elsewhere / "state" / LOCAL_FILE).write_text("omlxd_local\n")
+    assert find_url(None, None, {}) == "http://127.0.0.1:5"
+    assert find_key(None, None, {}) == "omlxd_local"
+
+
+def test_what_is_named_wins_over_what_is_installed(elsewhere: Path) -> None:
+    assert daemon_paths("/y", {"OMLXD_HOME": "/z"}) == standard_paths(Path("/y"), None)
+    assert daemon_paths(None, {"OMLXD_HOME": "/z"}) == standard_paths(Path("/z"), None)
+    assert daemon_paths(None, {"OMLXD_HOME": ""}) == standard_paths(elsewhere, None)
+
+
+def test_the_folders_of_the_installing_shell_are_found_from_another(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed under XDG_*; this shell has other ones, or none."""
+    names = ("CONFIG", "DATA", "STATE", "CACHE")
+    folders = {f"XDG_{name}_HOME": str(tmp_path / "xdg" / name.lower()) for name in names}
+    with monkeypatch.context() as installing:
+        for name, folder in folders.items():
+            installing.setenv(name, folder)
+        there = standard_paths(None, None)
+        content = definition(None, sys.platform, folders)
+    (written,) = (path for path in (tmp_path / "user").rglob("*") if path.is_file())
+    written.write_bytes(content)
+    assert daemon_paths(None, {}) == there
+    assert there.state.is_relative_to(tmp_path / "xdg")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
+    assert daemon_paths(None, {}) == there
+
+
+def test_without_a_service_the_usual_places_are_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A Mac may have a daemon of all its users, at a place that is not ours to change.
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert daemon_paths(None, {}) == standard_paths(None, None)
+
+
+def test_the_daemon_of_the_whole_mac_is_meant_by_root_and_by_who_has_none(tmp_path: Path) -> None:
+    user, daemons = tmp_path / "user", tmp_path / "daemons"
+    daemons.mkdir()
+    (daemons / f"{LABEL}.plist").write_bytes(definition(Path("/all"), "darwin"))
+
+    def home(uid: int) -> Path | None:
+        found = installed_definition("darwin", uid, user, daemons)
+        return None if found is None else found.home
+
+    assert home(501) == Path("/all")
+    (user / AGENTS).mkdir(parents=True)
+    (user / AGENTS / f"{LABEL}.plist").write_bytes(definition(Path("/own"), "darwin"))
+    assert home(501) == Path("/own")
+    assert home(0) == Path("/all")
+
+
+def test_a_state_folder_that_is_closed_to_us_is_not_taken_for_a_daemon_that_is_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def closed(*_: object, **__: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "open", closed)
+    with pytest.raises(Unreachable, match=r"may not look into .*sudo"):
+        find_url(None, "/h", {})

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from omlxd.api.guard_view import entry_body, guard_body
-from omlxd.cli.guard import RESETTABLE, add_arguments, changes
-from omlxd.cli.guard_text import render, render_event
+from omlxd.cli.guard import RESETTABLE, add_arguments, changes, render, render_event
 from omlxd.enforcer.settings import FIELDS
 from omlxd.policy.readings import ModelView, OsPressure
 from omlxd.policy.tiers import GuardPolicy, Tier

@@ -1,4 +1,4 @@
-"""Commands that delete: what is in use stays, and what was set for a model goes with it."""
+"""Deleting a model: only in our own folder, never one in use, and its settings go with it."""
 
 import argparse
 import json
@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from omlxd.cli.client import Refused, Unreachable, model_path
-from omlxd.cli.models_disk import forget, pull_model, refuse_used, remove
+from omlxd.cli.models_disk import (
+    NotDeletable,
+    delete,
+    find_own,
+    forget,
+    pull_model,
+    refuse_used,
+    remove,
+    size_of,
+)
 
 
 class Settings:
@@ -135,3 +144,57 @@ def test_what_the_system_refuses_is_one_sentence(
     monkeypatch.setattr("omlxd.cli.models_disk._pull", fail)
     assert pull_model(argparse.Namespace(repository="org/name", revision=None)) == 1
     assert capsys.readouterr().err == said
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    root = tmp_path / "models"
+    for name in ("org/one", "org/two", "plain"):
+        (root / name).mkdir(parents=True)
+        (root / name / "config.json").write_text("{}")
+        (root / name / "model.safetensors").write_bytes(b"12345")
+    return root
+
+
+def test_a_model_is_deleted_and_its_neighbours_stay(models: Path) -> None:
+    folder = find_own(models, "org/one")
+    assert size_of(folder) == 7
+    delete(models, folder)
+    assert sorted(p.name for p in (models / "org").iterdir()) == ["two"]
+    assert sorted(p.name for p in models.iterdir()) == ["org", "plain"]
+
+
+def test_the_last_model_of_an_organisation_takes_its_folder_along(models: Path) -> None:
+    delete(models, find_own(models, "org/one"))
+    delete(models, find_own(models, "org/two"))
+    assert sorted(p.name for p in models.iterdir()) == ["plain"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "org/..", "/org/one", "~", "a/b/c", "x\0"])
+def test_what_is_no_id_is_not_looked_for(models: Path, name: str) -> None:
+    with pytest.raises(NotDeletable):
+        find_own(models, name)
+
+
+def test_a_folder_of_several_models_is_not_one(models: Path) -> None:
+    with pytest.raises(NotDeletable, match="Name one of them"):
+        find_own(models, "org")
+
+
+def test_a_model_elsewhere_is_left_where_it_is(models: Path) -> None:
+    with pytest.raises(NotDeletable, match="deleted where they are"):
+        find_own(models, "org/three")
+
+
+@pytest.mark.parametrize("link", ["linked", "links/one"])
+def test_links_out_of_the_folder_are_not_followed(models: Path, tmp_path: Path, link: str) -> None:
+    outside = tmp_path / "outside"
+    (outside / "one").mkdir(parents=True)
+    (outside / "one" / "config.json").write_text("{}")
+    if link == "linked":
+        (models / "linked").symlink_to(outside / "one")
+    else:
+        (models / "links").symlink_to(outside)
+    with pytest.raises(NotDeletable, match="link"):
+        find_own(models, link)
+    assert (outside / "one" / "config.json").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.cli.hub_files import HubFile, NotPullable
+from omlxd.cli.hub import HubFile, NotPullable
 from omlxd.cli.pull import PARTIAL, pull, recorded_commit
 
 COMMIT = "a" * 40
@@ -117,7 +117,7 @@ def test_damaged_bytes_are_deleted_so_that_the_next_pull_can_heal(
     wrong = Repository((HubFile("config.json", 2, _sha256(b"[]")), repository().files[1]))
     with pytest.raises(NotPullable, match=r"config\.json arrived damaged"):
         pull(Source(), wrong, tmp_path, make_bar)
-    assert pull(Source(), repository(), tmp_path, make_bar).news
+    assert pull(Source(), repository(), tmp_path, make_bar).changed
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
@@ -126,7 +126,7 @@ def test_a_pull_mends_a_folder_and_fetches_no_more_than_that_takes(
 ) -> None:
     source = Source()
     weights = pull(source, repository(), tmp_path, make_bar).folder / "model.safetensors"
-    assert not pull(source, repository(), tmp_path, make_bar).news
+    assert not pull(source, repository(), tmp_path, make_bar).changed
     match damage:
         case "gone":
             weights.unlink()
@@ -137,12 +137,12 @@ def test_a_pull_mends_a_folder_and_fetches_no_more_than_that_takes(
             (weights.parent / "config.json").unlink()
     source.fetched.clear()
     mended = pull(source, repository(), tmp_path, make_bar)
-    assert mended.news
+    assert mended.changed
     assert {name: (mended.folder / name).read_bytes() for name in CONTENT} == CONTENT
     fetched = {"model.safetensors"} if damage != "changed" else set(CONTENT)
     assert source.fetched == [(name, 0) for name in CONTENT if name in fetched]
     assert bars[-1].done == bars[-1].total == 9
-    assert not pull(source, repository(), tmp_path, make_bar).news
+    assert not pull(source, repository(), tmp_path, make_bar).changed
 
 
 def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlxd.cli.hub_files import HubFile, NotPullable, check_repository, check_revision, wanted
+from omlxd.cli.hub import HubFile, NotPullable, check_repository, check_revision, wanted
 
 
 def names(*files: str) -> list[str]:

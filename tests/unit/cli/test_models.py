@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from omlxd.cli.models_text import render_fit, render_models
+from omlxd.cli.models import render_fit, render_models
 from omlxd.units import GiB
 
 
