@@ -9,7 +9,6 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from omlxd.api.flat import flat
-from omlxd.api.open_requests import OpenRequest
 from omlxd.api.openai.parameters import IGNORED, REFUSED
 from omlxd.api.services import Services
 from omlxd.engine.generation import RequestView
@@ -57,7 +56,7 @@ def control_routes(services: Services) -> APIRouter:
 
 def _status(services: Services) -> dict[str, Any]:
     identity, catalog = services.identity, services.library.catalog
-    served = services.open_requests.served
+    served = services.requests.served
     return {
         "server": {
             "status": services.phase().value,
@@ -78,10 +77,7 @@ def _status(services: Services) -> dict[str, Any]:
             "skipped": [flat(skipped) for skipped in catalog.skipped],
         },
         "models": [_model_status(status) for status in services.pool.statuses()],
-        "requests": [
-            *(_early_status(entry, age) for entry, age in services.open_requests.before_engine()),
-            *(_request_status(view) for view in services.requests()),
-        ],
+        "requests": [_request_status(view) for view in services.requests.views()],
         "parameters": _PARAMETERS,
     }
 
@@ -96,15 +92,3 @@ def _model_status(status: ModelStatus) -> dict[str, Any]:
 
 def _request_status(view: RequestView) -> dict[str, Any]:
     return {**flat(view), "phase": view.phase.value, "age": round(view.age, 3)}
-
-
-def _early_status(entry: OpenRequest, age: float) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "model_id": entry.model_id,
-        "phase": entry.stage.value,
-        "age": round(age, 3),
-        "prompt_done": 0,
-        "prompt_total": None,
-        "completion_tokens": 0,
-    }

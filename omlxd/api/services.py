@@ -1,97 +1,18 @@
 """What the routes need of the daemon: given once, when the application is made."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from omlxd.api.keys import KeyRing
-from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
-from omlxd.backend.sequence import SequenceSpec
 from omlxd.enforcer.enforcer import Enforcer
-from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
-from omlxd.engine.messages import ModelInfo
-from omlxd.errors import OmlxdError, ShuttingDown, Starting
-from omlxd.library.catalog import Catalog, CatalogModel
+from omlxd.engine.registry import RequestRegistry
+from omlxd.errors import ShuttingDown, Starting
 from omlxd.library.library import STILL_READING, Library
-from omlxd.model_settings.options import ModelSettings
-from omlxd.pool.admission import Fit
-from omlxd.pool.status import ModelStatus
-from omlxd.text.protocol import Tokenizer
-
-
-class Generation(Protocol):
-    """One running request; ends after the token with ``finish``, or raises what it failed with."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def prompt_done(self) -> int: ...
-
-    @property
-    def completion_tokens(self) -> int: ...
-
-    @property
-    def cached_tokens(self) -> int: ...
-
-    def __aiter__(self) -> AsyncIterator[PromptProgress | TokensArrived]: ...
-
-    def cancel(self, error: OmlxdError | None = None) -> None: ...
-
-
-class Lease(Protocol):
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def submit(self, sequence: SequenceSpec) -> Generation: ...
-
-
-class Pool(Protocol):
-    """The part of ``pool.EnginePool`` that the API calls."""
-
-    @property
-    def preloading(self) -> tuple[str, ...]: ...
-
-    @property
-    def troubles(self) -> tuple[str, ...]: ...
-
-    async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings: ...
-
-    async def tokenizer(self, model: CatalogModel) -> Tokenizer: ...
-
-    def acquire(
-        self, model_id: str, *, request_id: str, made_for: str | None = None
-    ) -> AbstractAsyncContextManager[Lease]: ...
-
-    async def load(self, model_id: str) -> ModelInfo: ...
-
-    async def unload(self, model_id: str) -> int: ...
-
-    def statuses(self) -> tuple[ModelStatus, ...]: ...
-
-    def fit(self, model_id: str, *, context: int, concurrency: int) -> Fit: ...
-
-    async def rescan(self) -> Catalog: ...
-
-
-class Prompts(Protocol):
-    """``text.template.PromptMaker``."""
-
-    async def chat_prompt(
-        self,
-        tokenizer: Tokenizer,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        model: str,
-        template_arguments: Mapping[str, Any],
-    ) -> list[int]: ...
-
-    async def completion_prompt(
-        self, tokenizer: Tokenizer, prompt: str | Sequence[int], *, param: str
-    ) -> list[int]: ...
+from omlxd.pool.pool import EnginePool
+from omlxd.text.template import PromptMaker
 
 
 class ServerPhase(Enum):
@@ -130,8 +51,7 @@ class Services:
     """Everything behind the routes. The callables answer from memory and never wait.
 
     Attributes:
-        requests: what the device thread holds now.
-        open_requests: what the routes hold; others may count it.
+        requests: all requests that run now.
         max_sequences: how many one model may have running and waiting; None: no limit.
         guard: the memory guard; None where there is none.
         guard_status: further keys of ``/status``.
@@ -141,11 +61,10 @@ class Services:
     identity: Identity
     options: ApiOptions
     library: Library
-    pool: Pool
-    prompts: Prompts
+    pool: EnginePool
+    prompts: PromptMaker
     phase: Callable[[], ServerPhase]
-    requests: Callable[[], tuple[RequestView, ...]]
-    open_requests: OpenRequests
+    requests: RequestRegistry
     max_sequences: int | None = None
     guard: Enforcer | None = None
     guard_status: Callable[[], Mapping[str, Any]] | None = None

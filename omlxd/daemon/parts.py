@@ -10,7 +10,6 @@ from functools import partial
 from omlxd.api.app import create_app
 from omlxd.api.guard_view import status_keys
 from omlxd.api.keys import KeyRing
-from omlxd.api.open_requests import OpenRequests
 from omlxd.api.services import Identity, ServerPhase, Services
 from omlxd.backend.mlx.backend import MlxBackend
 from omlxd.backend.mlx.tokenizer import load_tokenizer
@@ -24,6 +23,7 @@ from omlxd.enforcer.ports import GuardParts
 from omlxd.enforcer.readers import AllocatorSampler, HostReader
 from omlxd.enforcer.settings import guard_settings
 from omlxd.engine.handle import Engine
+from omlxd.engine.registry import RequestRegistry
 from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 from omlxd.host.protocol import Host
 from omlxd.host.select import open_host
@@ -75,7 +75,6 @@ class Parts:
     pool: EnginePool
     host: Host
     guard: Enforcer
-    open_requests: OpenRequests
     lifecycle: Lifecycle
     sleep_inhibitor: SleepInhibitor
     server: HttpServer
@@ -95,14 +94,23 @@ def build(
     tier = settings.in_force.policy.tier
     wired = wired_limit_at_start(config.guard.wired_limit, tier, open_host)
     backend = MlxBackend(config.backend, wired_limit=wired)
+
+    def requests_changed() -> None:
+        sleep_inhibitor.update()
+        engine.expect(requests.arriving)
+
+    requests = RequestRegistry(
+        awake_clock, arrived=lambda: guard.arrived(), changed=requests_changed
+    )
     engine = Engine(
         backend,
         config.engine,
         awake_clock,
         on_death=partial(on_death, "mlx"),
         sample_clock=clock,
+        requests=requests,
     )
-    sampler = AllocatorSampler(engine, clock, working=lambda: bool(engine.requests()))
+    sampler = AllocatorSampler(engine, clock, working=lambda: requests.held() > 0)
     host = open_host(sampler.memory())
     # The guard reads the pool and the pool wakes the guard, so one of them is made later.
     reader = HostReader(host, SleepWatch(), woke_up=lambda: guard.wake(active=True))
@@ -124,15 +132,8 @@ def build(
     library = Library(roots, model_settings, config.models.scan_limit)
     pool = EnginePool(config.models, library, ports)
 
-    def requests_changed() -> None:
-        sleep_inhibitor.update()
-        engine.expect(open_requests.coming)
-
-    open_requests = OpenRequests(
-        awake_clock, arrived=lambda: guard.arrived(), changed=requests_changed
-    )
     sleep_inhibitor = open_sleep_inhibitor(
-        lambda: len(open_requests) > 0 or any(model.loading for model in pool.views())
+        lambda: len(requests) > 0 or any(model.loading for model in pool.views())
     )
     guard_parts = GuardParts(
         host=host,
@@ -140,13 +141,13 @@ def build(
         sampler=sampler,
         engine=engine,
         pool=pool,
-        open_requests=lambda: len(open_requests),
+        open_requests=lambda: len(requests),
         queue_deadline=config.models.queue_deadline,
         clock=clock,
         after_tick=sleep_inhibitor.update,
     )
     guard = Enforcer(guard_parts.ports(), settings)
-    lifecycle = Lifecycle(lambda: len(open_requests))
+    lifecycle = Lifecycle(lambda: len(requests))
     app = create_app(
         Services(
             identity=_identity(instance),
@@ -155,8 +156,7 @@ def build(
             pool=pool,
             prompts=PromptMaker(config.text),
             phase=lambda: lifecycle.phase,
-            requests=engine.requests,
-            open_requests=open_requests,
+            requests=requests,
             max_sequences=config.engine.max_concurrent + config.engine.max_waiting,
             guard=guard,
             guard_status=lambda: status_keys(guard),
@@ -169,7 +169,7 @@ def build(
     )
     limits = ConnectionLimits(config.server.max_connections, config.server.head_timeout)
     server = HttpServer(app, listeners.sockets, limits)
-    return Parts(engine, pool, host, guard, open_requests, lifecycle, sleep_inhibitor, server)
+    return Parts(engine, pool, host, guard, lifecycle, sleep_inhibitor, server)
 
 
 def _identity(instance: Instance) -> Identity:

@@ -11,7 +11,12 @@ from omlxd.errors import OmlxdError
 
 
 class RequestPhase(Enum):
+    PREPARING = "preparing"
+    """Its template is rendered and its tokens are made."""
+    WAITING = "waiting"
+    """Its model is not ready: it waits for memory or for the load."""
     QUEUED = "queued"
+    """It waits for a place in the model's batch."""
     PREFILL = "prefill"
     DECODE = "decode"
 
@@ -34,14 +39,21 @@ class TokensArrived:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
+    """What ``/status`` shows of a request.
+
+    Attributes:
+        model_id: None before it is known.
+        age: seconds since it arrived; for a generation since it was submitted.
+        prompt_total: prompt tokens; None before they are made.
+    """
+
     id: str
-    model_id: str
+    model_id: str | None
     phase: RequestPhase
     age: float
-    """Seconds since it was submitted."""
-    prompt_done: int
-    prompt_total: int
-    completion_tokens: int
+    prompt_done: int = 0
+    prompt_total: int | None = None
+    completion_tokens: int = 0
 
 
 class Generation:

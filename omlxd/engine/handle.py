@@ -30,6 +30,7 @@ from omlxd.engine.messages import (
     Unload,
 )
 from omlxd.engine.options import EngineOptions
+from omlxd.engine.registry import RequestRegistry
 from omlxd.engine.state import EngineState, EngineView
 from omlxd.engine.ticket import LoadTicket, Reply
 from omlxd.engine.worker import Worker
@@ -44,7 +45,6 @@ __all__ = [
     "LoadTicket",
     "PromptProgress",
     "RequestPhase",
-    "RequestView",
     "TokensArrived",
 ]
 
@@ -62,9 +62,11 @@ class Engine:
         *,
         on_death: Callable[[BaseException], None],
         sample_clock: Callable[[], float] | None = None,
+        requests: RequestRegistry | None = None,
     ) -> None:
         """``clock``: seconds that do not pass while the machine sleeps; ``sample_clock``: of the
         guard's readings, with which the allocator's numbers are compared; None: the same."""
+        self.requests = RequestRegistry(clock) if requests is None else requests
         self._backend = backend
         self._options = options
         self._clock = clock
@@ -79,7 +81,9 @@ class Engine:
     def start(self) -> None:
         """Start the thread ``mlx`` for the running loop; it imports the runtime first."""
         self._thread = _DeviceThread(
-            EngineState(self._clock, Reply()), asyncio.get_running_loop(), self._thread_left
+            EngineState(self._clock, self.requests, Reply()),
+            asyncio.get_running_loop(),
+            self._thread_left,
         )
         worker = Worker(
             self._backend,
@@ -145,11 +149,9 @@ class Engine:
 
         Raises QueueFull, ShuttingDown or EngineDied; everything else comes out of the iteration.
         """
-        ledger = self._open_ledger()
-        if sequence.id in ledger.generations:
-            raise ValueError(f"request {sequence.id} is open already")
+        self._open_ledger()
         room = self._options.max_concurrent + self._options.max_waiting
-        if ledger.open_on(model_id) >= room:
+        if self.requests.held(model_id) >= room:
             raise QueueFull(
                 f"Model '{model_id}' has {room} requests running and waiting, as many as it may.",
                 limit=room,
@@ -157,7 +159,7 @@ class Engine:
         generation = Generation(
             model_id, sequence, self._clock(), lambda i, error: self._inbox.put(Cancel(i, error))
         )
-        ledger.generations[sequence.id] = generation
+        self.requests.add(generation)
         self._inbox.put(Submit(model_id, sequence))
         return generation
 
@@ -166,29 +168,11 @@ class Engine:
         self._inbox.coming = requests
 
     def abort(self, model_id: str | None, error: OmlxdError) -> int:
-        """Cancel every open request (of one model) with ``error``; how many."""
-        open_ones = [
-            g
-            for g in self._ledger.generations.values()
-            if not g.over and (model_id is None or g.model_id == model_id)
-        ]
-        for generation in open_ones:
-            generation.cancel(error.again())
-        return len(open_ones)
+        """Cancel every running request (of one model) with ``error``; how many."""
+        return self.requests.abort(model_id, error)
 
     def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
-        """End what has been queued on the device thread for ``after`` seconds; how many."""
-        now = self._clock()
-        queued = [g for g in self._ledger.generations.values() if g.phase is RequestPhase.QUEUED]
-        late = [g for g in queued if not g.over and now - g.submitted_at >= after]
-        for generation in late:
-            generation.cancel(make_error(generation.view(now)))
-        return len(late)
-
-    def requests(self) -> tuple[RequestView, ...]:
-        """What the device thread holds: a cancelled request too, until it has let go of it."""
-        now = self._clock()
-        return tuple(g.view(now) for g in self._ledger.generations.values())
+        return self.requests.fail_queued(after, make_error)
 
     def view(self, model_id: str) -> EngineView:
         return self._ledger.view(model_id)

@@ -7,7 +7,6 @@ from typing import assert_never
 import structlog
 
 from omlxd.backend.protocol import BackendInfo
-from omlxd.engine.generation import Generation
 from omlxd.engine.messages import (
     BackendReady,
     BufferCacheReclaimed,
@@ -20,6 +19,7 @@ from omlxd.engine.messages import (
     Stepped,
     Unloaded,
 )
+from omlxd.engine.registry import RequestRegistry
 from omlxd.engine.ticket import LoadTicket, Reply
 from omlxd.errors import OmlxdError
 from omlxd.policy.readings import AllocatorSample
@@ -41,8 +41,8 @@ class EngineState:
     """Open requests, loads and questions. Belongs to the event loop."""
 
     clock: Callable[[], float]
+    requests: RequestRegistry
     ready: Reply[BackendInfo]
-    generations: dict[str, Generation] = field(default_factory=dict)
     loads: dict[int, LoadTicket] = field(default_factory=dict)
     unloads: dict[str, list[Reply[int]]] = field(default_factory=dict)
     samples: list[Reply[AllocatorSample]] = field(default_factory=list)
@@ -51,12 +51,8 @@ class EngineState:
     latest_sample: AllocatorSample | None = None
     reclaimed_bytes: int = 0
 
-    def open_on(self, model_id: str) -> int:
-        """Requests that the device thread holds for one model, cancelled ones included."""
-        return sum(g.model_id == model_id for g in self.generations.values())
-
     def view(self, model_id: str) -> EngineView:
-        return replace(self.views.get(model_id, EngineView()), held=self.open_on(model_id))
+        return replace(self.views.get(model_id, EngineView()), held=self.requests.held(model_id))
 
     def apply(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -64,9 +60,7 @@ class EngineState:
 
     def close(self, error: OmlxdError) -> None:
         """Nothing more will come: everything open ends with ``error``."""
-        for generation in self.generations.values():
-            generation.ended(error.again())
-        self.generations.clear()
+        self.requests.let_all_go(error)
         for ticket in self.loads.values():
             ticket.answer.fail(error.again())
         self.loads.clear()
@@ -85,7 +79,7 @@ class EngineState:
             case Stepped():
                 self._note_step(event)
             case RequestEnded(request_id, error):
-                self._note_end(request_id, error)
+                self.requests.let_go(request_id, error)
             case Sampled(sample):
                 self._note_sample(sample)
             case LoadProgress() | LoadFinished() | LoadFailed():
@@ -108,18 +102,14 @@ class EngineState:
             cache_bytes=event.cache_bytes, last_step_at=self.clock()
         )
         for progress in event.prefilled:
-            if (generation := self.generations.get(progress.request_id)) is not None:
+            if (generation := self.requests.generation(progress.request_id)) is not None:
                 generation.prefilled(progress)
         for request_id, token in event.tokens:
-            if (generation := self.generations.get(request_id)) is None:
+            if (generation := self.requests.generation(request_id)) is None:
                 continue
             generation.token(token)
             if token.finish is not None:
-                self._note_end(request_id, None)
-
-    def _note_end(self, request_id: str, error: OmlxdError | None) -> None:
-        if (generation := self.generations.pop(request_id, None)) is not None:
-            generation.ended(error)
+                self.requests.let_go(request_id, None)
 
     def _note_sample(self, sample: AllocatorSample) -> None:
         self.latest_sample = sample

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,12 +12,12 @@ from starlette.types import ASGIApp
 
 from omlxd.api.app import create_app
 from omlxd.api.keys import KeyRing
-from omlxd.api.open_requests import OpenRequests
 from omlxd.api.options import ApiOptions
 from omlxd.api.services import Identity, ServerPhase, Services
 from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
-from omlxd.engine.generation import PromptProgress, RequestView, TokensArrived
+from omlxd.engine.generation import PromptProgress, TokensArrived
 from omlxd.engine.messages import ModelInfo
+from omlxd.engine.registry import RequestRegistry
 from omlxd.errors import ModelNotFound, OmlxdError
 from omlxd.library.catalog import Catalog, CatalogModel, ModelKind, RootState, RootStatus
 from omlxd.model_settings.options import ModelSettings
@@ -28,6 +28,7 @@ from omlxd.pool.status import ModelStatus
 from omlxd.text.options import TextOptions
 from omlxd.text.protocol import Joining
 from omlxd.text.template import PromptMaker
+from tests.support.fake_generation import FakeGeneration, ScriptStep
 
 EOS = 256
 FIT = Fit(
@@ -116,58 +117,31 @@ class Wait:
 Step = Progress | Say | End | Fail | Wait
 
 
-class ScriptedGeneration:
-    def __init__(self, spec: SequenceSpec, script: Sequence[Step], reading: asyncio.Event) -> None:
-        self.spec = spec
-        self.prompt_tokens = len(spec.prompt)
-        self.prompt_done = 0
-        self.completion_tokens = 0
-        self.cached_tokens = 0
-        self.cancelled = 0
-        self._reading = reading
-        self._script = script
+def played(spec: SequenceSpec, script: Sequence[Step]) -> Iterator[ScriptStep]:
+    """What a generation of ``spec`` does by ``script``."""
+    for step in script:
+        match step:
+            case Progress():
+                yield PromptProgress(step.done, step.total, step.cached)
+            case Say():
+                data = step.text.encode() if isinstance(step.text, str) else step.text
+                for piece in [bytes([b]) for b in data] if step.split else [data]:
+                    yield TokensArrived(tuple(_new_token(spec, b) for b in piece))
+            case End():
+                token = EOS if step.reason is FinishReason.STOP else ord(".")
+                yield TokensArrived((_new_token(spec, token, step.reason),))
+                return
+            case Fail():
+                yield step.error
+            case Wait():
+                yield step.gate
 
-    def __aiter__(self) -> AsyncIterator[PromptProgress | TokensArrived]:
-        return self._events()
 
-    async def _events(self) -> AsyncIterator[PromptProgress | TokensArrived]:
-        self._reading.set()
-        for step in self._script:
-            match step:
-                case Progress():
-                    self.prompt_done = step.done
-                    self.cached_tokens = step.cached
-                    yield PromptProgress(step.done, step.total, step.cached)
-                case Say():
-                    data = step.text.encode() if isinstance(step.text, str) else step.text
-                    for piece in [bytes([b]) for b in data] if step.split else [data]:
-                        yield self._tokens(piece)
-                case End():
-                    yield self._last(step.reason)
-                    return
-                case Fail():
-                    raise step.error
-                case Wait():
-                    await step.gate.wait()
-
-    def _tokens(self, data: bytes) -> TokensArrived:
-        self.prompt_done = self.prompt_tokens
-        self.completion_tokens += len(data)
-        return TokensArrived(tuple(self._new(b) for b in data))
-
-    def _new(self, token: int, finish: FinishReason | None = None) -> NewToken:
-        if self.spec.top_logprobs is None:
-            return NewToken(token, finish=finish)
-        best = tuple((token - i, -0.5 - i) for i in range(self.spec.top_logprobs))
-        return NewToken(token, logprob=-0.5, top=best, finish=finish)
-
-    def _last(self, reason: FinishReason) -> TokensArrived:
-        self.completion_tokens += 1
-        token = EOS if reason is FinishReason.STOP else ord(".")
-        return TokensArrived((self._new(token, reason),))
-
-    def cancel(self, error: OmlxdError | None = None) -> None:
-        self.cancelled += 1
+def _new_token(spec: SequenceSpec, token: int, finish: FinishReason | None = None) -> NewToken:
+    if spec.top_logprobs is None:
+        return NewToken(token, finish=finish)
+    best = tuple((token - i, -0.5 - i) for i in range(spec.top_logprobs))
+    return NewToken(token, logprob=-0.5, top=best, finish=finish)
 
 
 def model(name: str = "org/tiny", **changes: Any) -> CatalogModel:
@@ -196,11 +170,12 @@ class ScriptedLease:
         self.info = FACTS
         self._pool = pool
 
-    def submit(self, sequence: SequenceSpec) -> ScriptedGeneration:
+    def submit(self, sequence: SequenceSpec) -> FakeGeneration:
         if self._pool.submit_error is not None:
             raise self._pool.submit_error
         script = self._pool.scripts.popleft() if self._pool.scripts else [Say("hello"), End()]
-        generation = ScriptedGeneration(sequence, script, self._pool.reading)
+        steps = tuple(played(sequence, script))
+        generation = FakeGeneration(sequence, steps, on_read=self._pool.reading.set)
         self._pool.generations.append(generation)
         return generation
 
@@ -236,7 +211,7 @@ class FakePool:
         self.preloading: tuple[str, ...] = ()
         self.troubles: tuple[str, ...] = ()
         self.scripts: deque[Sequence[Step]] = deque()
-        self.generations: list[ScriptedGeneration] = []
+        self.generations: list[FakeGeneration] = []
         self.gate: asyncio.Event | None = None
         self.acquire_error: Exception | None = None
         self.submit_error: OmlxdError | None = None
@@ -339,13 +314,16 @@ class World:
     pool: FakePool = field(default_factory=FakePool)
     options: ApiOptions = field(default_factory=lambda: ApiOptions(hold_start=LONG))
     phase: ServerPhase = ServerPhase.READY
-    views: tuple[RequestView, ...] = ()
     now: float = 100.0
     guard: Mapping[str, Any] | None = None
     host: str = "127.0.0.1"
     port: int = 8484
     keys: KeyRing | None = None
     max_sequences: int | None = None
+
+    @functools.cached_property
+    def requests(self) -> RequestRegistry:
+        return RequestRegistry(lambda: self.now)
 
     @functools.cached_property
     def app(self) -> ASGIApp:
@@ -367,11 +345,10 @@ class World:
             identity=identity,
             options=self.options,
             library=self.pool,  # type: ignore[arg-type]
-            pool=self.pool,
+            pool=self.pool,  # type: ignore[arg-type]
             prompts=PromptMaker(TextOptions()),
             phase=lambda: self.phase,
-            requests=lambda: self.views,
-            open_requests=OpenRequests(identity.clock),
+            requests=self.requests,
             guard_status=None if guard is None else lambda: guard,
             keys=self.keys,
             max_sequences=self.max_sequences,

@@ -175,7 +175,7 @@ class SimulatedDaemon:
         )
         self.tally = Tally()
         self.watchers = Watchers()
-        sampler = AllocatorSampler(self.engine, self.clock, lambda: bool(self.engine.requests()))
+        sampler = AllocatorSampler(self.engine, self.clock, lambda: self.engine.requests.held() > 0)
         self.host = DarwinHost(
             sampler.memory(),
             open_kernel=lambda: self.kernel,  # type: ignore[arg-type, return-value]

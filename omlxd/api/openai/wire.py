@@ -1,5 +1,6 @@
-"""The bodies of OpenAI's chat and text completion requests, as far as they are implemented."""
+"""What OpenAI's two endpoints share: the bodies of requests, usage and errors in a stream."""
 
+import secrets
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -12,6 +13,11 @@ from pydantic import (
     Tag,
     field_validator,
 )
+
+from omlxd.api.errors import error_body
+from omlxd.api.generate import GenerationParameters, ResponseWriter, TokenUsage
+from omlxd.api.services import Services
+from omlxd.errors import OmlxdError
 
 MOST_STOPS = 16
 LONGEST_STOP = 1000
@@ -173,3 +179,50 @@ class CompletionRequest(GenerationFields):
             return {"prompt": [token for token in self.prompt if isinstance(token, int)]}
         several = (item for item in self.prompt if not isinstance(item, int))
         return {f"prompt[{index}]": item for index, item in enumerate(several)}
+
+
+class OpenAIReader:
+    """What the readers of both endpoints share."""
+
+    def __init__(self, services: Services, body: GenerationFields, prefix: str) -> None:
+        """``prefix`` of the request's id."""
+        self.id = f"{prefix}-{secrets.token_hex(12)}"
+        self.model = body.model
+        self.stream = bool(body.stream)
+        self._services = services
+        self._body = body
+        self._with_usage = body.wants_usage
+
+    def error_event(self, error: OmlxdError, writer: ResponseWriter | None) -> bytes:
+        # Strict clients want the head of a chunk in an error too. It has no choices: a client that
+        # finds them takes the event for a chunk, and the error is lost (Zed).
+        return error_body(error, getattr(writer, "head", {}))
+
+    def _parameters(self, top_logprobs: int | None) -> GenerationParameters:
+        body = self._body
+        return GenerationParameters(
+            max_tokens=body.max_completion_tokens or body.max_tokens,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k,
+            min_p=body.min_p,
+            seed=body.seed,
+            repetition_penalty=body.repetition_penalty,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            logit_bias=body.logit_bias,
+            top_logprobs=top_logprobs,
+            stops=body.stops,
+        )
+
+    def _now(self) -> int:
+        return int(self._services.identity.unix_clock())
+
+
+def usage_body(usage: TokenUsage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+    }

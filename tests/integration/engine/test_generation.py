@@ -250,7 +250,7 @@ async def test_a_cancel_in_any_phase_leaves_the_others_exact(
         generation.cancel()
         await generation.closed()
     assert await kept == expected
-    assert engine.requests() == ()
+    assert engine.requests.views() == ()
     assert engine.view("m").cache_bytes == 0
 
 

@@ -86,7 +86,7 @@ async def test_an_unload_under_load_gives_all_back(engine: Engine, tiny: Tiny) -
     ]
     await anext(generations[0])
     await engine.unload("m")
-    assert engine.requests() == ()
+    assert engine.requests.views() == ()
     assert (await engine.sample()).active - before < SLACK
 
 

@@ -222,7 +222,7 @@ async def as_good_as_new(daemon: SimulatedDaemon, watch: Watch) -> None:
     assert watch.since(at) == []
     assert daemon.decision.memory.level is not Level.HARD
     assert daemon.tally.open == 0
-    assert daemon.engine.requests() == ()
+    assert daemon.engine.requests.views() == ()
     assert daemon.promised == 0
     assert [s.id for s in daemon.pool.statuses() if s.leases or s.waiting] == []
     for model in ("small", "middle", "big"):

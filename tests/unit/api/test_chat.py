@@ -130,7 +130,7 @@ async def test_a_stop_string_ends_the_answer_and_cancels_the_rest(world: World) 
     answer = (await ask(world, stop="\n\nUser:").end()).json
     assert answer["choices"][0]["message"]["content"] == "one\n\nUsage"
     assert answer["choices"][0]["finish_reason"] == "stop"
-    assert world.pool.generations[0].cancelled >= 1
+    assert world.pool.generations[0].cancels >= 1
 
 
 async def test_content_may_be_parts_and_null(world: World) -> None:

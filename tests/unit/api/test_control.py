@@ -7,13 +7,14 @@ import pytest
 
 from omlxd.api.openai.parameters import IGNORED, REFUSED
 from omlxd.api.options import ApiOptions
-from omlxd.engine.generation import RequestPhase as EnginePhase
-from omlxd.engine.generation import RequestView
+from omlxd.engine.generation import Generation
+from omlxd.engine.messages import Prefilled
 from omlxd.errors import ModelLoadFailed
 from omlxd.library.catalog import ModelKind
 from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 from tests.support.asgi import Call, get, post
+from tests.support.fake_generation import a_sequence
 from tests.support.fake_pool import FakePool, ServerPhase, World, model
 
 
@@ -78,7 +79,9 @@ async def test_no_list_of_models_is_given_before_the_folders_were_read(world: Wo
 
 
 async def test_status_shows_server_models_requests_and_parameters(world: World) -> None:
-    world.views = (RequestView("r", "org/tiny", EnginePhase.PREFILL, 1.23456, 5, 10, 0),)
+    generation = Generation("org/tiny", a_sequence("r", range(10)), 98.76544, lambda *_: None)
+    world.requests.add(generation)
+    generation.prefilled(Prefilled("r", 5, 10))
     world.guard = {"pressure_level": "ok", "models": "never replaces ours"}
     world.pool.troubles = ("models.json cannot be written",)
     loading = ModelStatus(

@@ -37,11 +37,11 @@ def test_what_waits_and_idles_goes_by_a_clock_that_stands_still_in_sleep(
     made = built(tmp_path)
     assert made.pool._ports.clock() == 5.0
     assert made.engine._clock() == 5.0
-    assert made.open_requests._clock() == 5.0
+    assert made.engine.requests._clock() == 5.0
 
 
 async def test_the_device_learns_how_many_requests_are_on_their_way(tmp_path: Path) -> None:
     made = built(tmp_path)
-    with made.open_requests.tracked("a"):
+    with made.engine.requests.running("a"):
         assert made.engine._inbox.coming == 1
     assert made.engine._inbox.coming == 0

@@ -30,6 +30,7 @@ from omlxd.pool.options import PoolOptions
 from omlxd.pool.pool import EnginePool
 from omlxd.pool.ports import PoolPorts
 from tests.support.at_once import AtOnce
+from tests.support.fake_generation import FakeGeneration
 
 MiB = 1024**2
 
@@ -114,19 +115,6 @@ class FakeTicket:
     def stop(self) -> None:
         """The piece in which the cancellation is seen."""
         self.fail(ModelLoadCancelled("cancelled"))
-
-
-class FakeGeneration:
-    def __init__(self, sequence: Any) -> None:
-        self.sequence = sequence
-        self.cancelled = 0
-        self.over = False
-        self.error: OmlxdError | None = None
-
-    def cancel(self, error: OmlxdError | None = None) -> None:
-        self.cancelled += 1
-        self.over = True
-        self.error = self.error or error
 
 
 @dataclass

@@ -6,6 +6,7 @@ import random
 import pytest
 from structlog.testing import capture_logs
 
+from omlxd.backend.sequence import FinishReason, NewToken
 from omlxd.errors import (
     InsufficientMemory,
     MemoryPressure,
@@ -25,6 +26,7 @@ from omlxd.policy.actions import (
 )
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.pool.options import PoolOptions
+from tests.support.fake_generation import a_sequence
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, ceilings, settle
 
 ROOM = 160 * MiB
@@ -572,9 +574,9 @@ async def test_an_answer_that_is_only_unread_is_no_request_that_could_be_ended()
     house = House(a_model("a"))
     use = house.use("a")
     await settle()
-    generation = use.lease.submit(object())
+    generation = use.lease.submit(a_sequence())
     assert (house.pool.views()[0].busy, house.pool.views()[0].requests) == (True, 1)
-    generation.over = True
+    generation.token(NewToken(0, finish=FinishReason.STOP))
     assert (house.pool.views()[0].busy, house.pool.views()[0].requests) == (True, 0)
     await use.done()
 

@@ -20,9 +20,9 @@ from omlxd.library.catalog import BrokenModel
 from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.options import PoolOptions
 from tests.support.at_once import AtOnce
+from tests.support.fake_generation import FakeGeneration, a_sequence
 from tests.unit.pool.fakes import (
     FakeActivity,
-    FakeGeneration,
     FakeMachine,
     House,
     MiB,
@@ -116,14 +116,14 @@ async def test_a_lease_is_released_once_and_cancels_what_it_generates() -> None:
     house = House(a_model("m"))
     use = house.use("m")
     await settle()
-    generation = use.lease.submit("sequence")
+    generation = use.lease.submit(a_sequence())
     assert isinstance(generation, FakeGeneration)
     use.task.cancel()
     await settle()
-    assert generation.cancelled == 1
+    assert generation.cancels == 1
     assert house.pool.views()[0].requests == 0
     with pytest.raises(ModelUnloading):
-        use.lease.submit("late")
+        use.lease.submit(a_sequence("late"))
 
 
 async def test_a_model_in_use_is_never_unloaded() -> None:
@@ -155,7 +155,7 @@ async def test_a_drain_ends_at_its_deadline_by_abort() -> None:
     assert [model for model, _ in house.engine.aborts] == ["m"]
     assert isinstance(house.engine.aborts[0][1], ModelUnloading)
     with pytest.raises(ModelUnloading):
-        use.lease.submit("late")
+        use.lease.submit(a_sequence("late"))
     await unloading
     assert house.state("m") == "absent"
     await use.done()

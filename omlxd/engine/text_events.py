@@ -1,52 +1,28 @@
-"""The answer of one generation as text: tokens in, text up to a stop string out, one end."""
+"""The text of one generation: tokens in, text up to a stop string out, and one end."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from omlxd.backend.sequence import FinishReason, NewToken
-from omlxd.engine.generation import PromptProgress, TokensArrived
+from omlxd.engine.generation import Generation, PromptProgress, TokensArrived
 from omlxd.errors import GenerationFailed
 from omlxd.text.detokenize import Detokenizer
 from omlxd.text.stops import Passed, StopStrings
 
 
-class TokenStream(Protocol):
-    """What an answer needs of a generation."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def cached_tokens(self) -> int: ...
-
-    def __aiter__(self) -> AsyncIterator[PromptProgress | TokensArrived]: ...
-
-    def cancel(self) -> None:
-        """End it; idempotent and safe at any time."""
-
-
 @dataclass(frozen=True, slots=True)
-class AnswerProgress:
-    """Prompt tokens in the cache by now, of how many; ``cached`` of them were not computed."""
-
-    done: int
-    total: int
-    cached: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerDelta:
-    """The next piece of the answer.
+class TextDelta:
+    """The next piece of the text.
 
     Attributes:
-        text: may be white space only; empty only where a token without text is reported.
-        tokens: those whose whole text is sent by now and was not before, with their log
-            probabilities. Tokens that a stop string cut, stop tokens, special tokens and
-            incomplete bytes at the end are in no delta, as they are in no text.
-        starts: where in the whole answer, in characters, each of ``tokens`` begins; one that
-            begins inside a character has that character's place.
+        text: may be white space only. It is empty only when a token without text is reported.
+        tokens: the tokens whose text is complete with this piece, with their log probabilities.
+            A token that a stop string cuts, a stop token, a special token and incomplete bytes
+            at the end are never reported, since their text is never sent.
+        starts: where each of ``tokens`` begins in the whole text, in characters. A token that
+            begins inside a character has the place of that character.
     """
 
     text: str
@@ -55,13 +31,13 @@ class AnswerDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerEnd:
-    """The last item, exactly once.
+class GenerationEnd:
+    """The last event; there is exactly one.
 
     Attributes:
-        stop: the stop string that ended the answer, None where something else did.
-        completion_tokens: up to and with the token that ended the answer, be it a stop token
-            or the one that completed the stop string.
+        stop: the stop string that ended the text; None when something else ended it.
+        completion_tokens: all tokens, including the one that ended the text: a stop token, or
+            the token that completed the stop string.
     """
 
     finish_reason: FinishReason
@@ -71,23 +47,23 @@ class AnswerEnd:
     cached_tokens: int
 
 
-Answer = AnswerProgress | AnswerDelta | AnswerEnd
+TextEvent = PromptProgress | TextDelta | GenerationEnd
 
 
-async def answer(
-    generation: TokenStream, detokenizer: Detokenizer, stops: StopStrings
-) -> AsyncGenerator[Answer]:
-    """The text of ``generation`` in pieces, then one ``AnswerEnd``.
+async def text_events(
+    generation: Generation, detokenizer: Detokenizer, stops: StopStrings
+) -> AsyncGenerator[TextEvent]:
+    """The text of ``generation`` in pieces, then one ``GenerationEnd``.
 
     Cancels the generation as soon as a stop string is complete, and when the reader leaves.
-    Raises what the generation raises, ``GenerationFailed`` where it was cancelled by others.
+    Raises what the generation raises, and ``GenerationFailed`` when somebody else cancelled it.
     """
-    text = _AnswerText(detokenizer, stops)
+    text = _TextSoFar(detokenizer, stops)
     try:
         async for event in generation:
             match event:
                 case PromptProgress():
-                    yield AnswerProgress(event.done, event.total, event.cached)
+                    yield event
                 case TokensArrived():
                     delta = text.take(event.tokens)
                     if text.stop is not None:
@@ -104,8 +80,8 @@ async def answer(
         generation.cancel()
 
 
-def _end(generation: TokenStream, text: "_AnswerText", finish: FinishReason) -> AnswerEnd:
-    return AnswerEnd(
+def _end(generation: Generation, text: "_TextSoFar", finish: FinishReason) -> GenerationEnd:
+    return GenerationEnd(
         finish_reason=finish,
         stop=text.stop,
         prompt_tokens=generation.prompt_tokens,
@@ -114,25 +90,25 @@ def _end(generation: TokenStream, text: "_AnswerText", finish: FinishReason) -> 
     )
 
 
-class _AnswerText:
+class _TextSoFar:
     """The text so far, and which tokens it is made of."""
 
     def __init__(self, detokenizer: Detokenizer, stops: StopStrings) -> None:
         self._detokenizer = detokenizer
         self._stops = stops
         self._decoded = 0
-        """Characters out of the detokenizer, those held back included."""
+        """Characters that the detokenizer gave, including those that are held back."""
         self._sent = 0
         self._unsettled: list[tuple[NewToken, int]] = []
-        """Tokens that end inside a character, each with where it begins."""
+        """Tokens that end inside a character, each with its start."""
         self._settled: deque[tuple[int, NewToken, int]] = deque()
-        """Tokens not sent yet, each with the number of characters at its end, and its start."""
+        """Tokens that are not reported yet: (number of characters at its end, token, start)."""
         self.count = 0
         self.finish: FinishReason | None = None
         self.stop: str | None = None
 
-    def take(self, tokens: Sequence[NewToken]) -> AnswerDelta | None:
-        """What of the answer ``tokens`` allow to send. Those after the end are not looked at."""
+    def take(self, tokens: Sequence[NewToken]) -> TextDelta | None:
+        """The text that ``tokens`` complete; tokens after the end are ignored."""
         pieces = []
         for token in tokens:
             pieces.append(self._take_one(token))
@@ -142,7 +118,7 @@ class _AnswerText:
         shown = self._shown()
         if not text and not shown:
             return None
-        return AnswerDelta(text, tuple(t for t, _ in shown), tuple(start for _, start in shown))
+        return TextDelta(text, tuple(t for t, _ in shown), tuple(start for _, start in shown))
 
     def _take_one(self, token: NewToken) -> str:
         self.count += 1
