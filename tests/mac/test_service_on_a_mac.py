@@ -89,10 +89,10 @@ def test_plutil_accepts_the_plist(tmp_path: Path, trial: Trial) -> None:
 def test_install_twice_restart_stop_start_uninstall(trial: Trial) -> None:
     """T66, T67: the whole life, with the real asynchronous bootout."""
     first = trial.install()
-    assert first.course is InstallAction.LOAD
+    assert first.action is InstallAction.LOAD
     view = trial.supervisor.view()
     assert (view.loaded, view.pid) == (True, first.record.pid)
-    assert trial.install().course is InstallAction.KEEP
+    assert trial.install().action is InstallAction.KEEP
     changed = replace(trial.job, environment={"HF_HUB_OFFLINE": "1"})
     second = trial.install(changed)
     assert second.record.instance_id != first.record.instance_id
@@ -107,7 +107,7 @@ def test_install_twice_restart_stop_start_uninstall(trial: Trial) -> None:
 
 def test_a_killed_job_is_started_again_and_a_clean_stop_is_not(trial: Trial) -> None:
     record = trial.install().record
-    before = trial.watch.before()
+    before = trial.watch.baseline()
     os.kill(record.pid, 9)
     again = trial.watch.until_up(before, trial.supervisor)
     assert again.pid != record.pid

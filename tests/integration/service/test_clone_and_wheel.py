@@ -35,7 +35,7 @@ if "LAUNCHCTL_DIR" in os.environ:
             launchctl=launchctl.Launchctl({str(SUPPORT / "launchctl")!r}),
             systemctl=systemd.Systemctl(),
             systemd_booted=lambda: False,
-            pace=supervisor.Pace(time.monotonic, time.sleep),
+            clock=supervisor.Clock(time.monotonic, time.sleep),
         )
 """
 """Read by each interpreter of the environment when it starts (sitecustomize)."""

@@ -217,8 +217,8 @@ def test_a_system_daemon_runs_for_its_account_and_has_no_agent_keys(mac: Mac) ->
     job = replace(mac.context("install").job(), home=mac.home, account=account, environment={})
     supervisor = LaunchdJob(machine.launchctl, SYSTEM, LABEL, folder, machine.clock)
     definition = render_plist(job, LABEL, plist_template())
-    offer = install.Offer(job=job, definition=definition, version="0.1.0")
-    done = install.install(supervisor, offer, context.watch(), machine.clock)
+    request = install.InstallRequest(job=job, definition=definition, version="0.1.0")
+    done = install.install(supervisor, request, context.watch(), machine.clock)
     assert mac.job(f"system/{LABEL}") is not None
     keys = plistlib.loads((folder / f"{LABEL}.plist").read_bytes())
     assert keys["UserName"] == "somebody"

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from structlog.testing import capture_logs
 
 from omlxd.errors import AlreadyRunning, ConfigError
 from omlxd.instance import ProcessStart, is_held, read_record, running
-from omlxd.service import daemon_run
 from omlxd.service.daemon_run import InstanceLock, take
 
 
@@ -129,7 +129,7 @@ def test_whoever_looks_whether_the_folder_is_held_keeps_no_daemon_from_starting(
     assert not is_held(tmp_path)
     looking = os.open(tmp_path / "omlxd.lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr(daemon_run.time, "sleep", lambda _: os.close(looking))
+    monkeypatch.setattr(time, "sleep", lambda _: os.close(looking))
     lock = take_it(tmp_path)
     assert is_held(tmp_path)
     lock.release()
