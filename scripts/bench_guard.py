@@ -26,7 +26,7 @@ from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import GuardSettings
 from omlxd.host.clock import continuous_clock
-from omlxd.host.select import open_host
+from omlxd.host.protocol import open_host
 from omlxd.policy.actions import Action, ActionOutcome
 from omlxd.policy.decision import Decision
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView

@@ -128,8 +128,7 @@ def _machine(context: "Context", config: "Config") -> "Iterator[Finding]":
 
     from omlxd.doctor import machine
     from omlxd.host.clock import continuous_clock
-    from omlxd.host.protocol import RuntimeMemory
-    from omlxd.host.select import open_host
+    from omlxd.host.protocol import RuntimeMemory, open_host
 
     yield machine.check_python(
         context.python, sys.version_info[:2], f"Python {platform.python_version()}"

@@ -25,8 +25,7 @@ from omlxd.enforcer.settings import guard_settings
 from omlxd.engine.handle import Engine
 from omlxd.engine.registry import RequestRegistry
 from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
-from omlxd.host.protocol import Host
-from omlxd.host.select import open_host
+from omlxd.host.protocol import Host, open_host
 from omlxd.host.sleep_inhibitor import SleepInhibitor, open_sleep_inhibitor
 from omlxd.library.library import Library
 from omlxd.library.scanner import model_roots

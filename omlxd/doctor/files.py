@@ -21,7 +21,7 @@ from omlxd.service.job import Account, JobSpec
 from omlxd.units import GiB, format_bytes
 
 ASKED_FOR = ("Desktop", "Documents", "Downloads")
-"""Folders of a home for which macOS asks each program anew."""
+"""Folders of a home for which macOS asks the user once for each program."""
 LITTLE_ROOM = 5 * GiB
 READABLE = access.READ | access.ENTER
 PRIVACY = (
@@ -33,9 +33,9 @@ PRIVACY = (
 @dataclass(frozen=True, slots=True)
 class Roots:
     """Attributes:
-    optional: those of ``paths`` that may be absent, as the usual places may.
-    limit: seconds; a folder that takes longer hangs.
-    account: who is to read them; None for who asks.
+    optional: those of ``paths`` that may be absent, like the usual places.
+    limit: seconds; a folder that takes longer counts as hanging.
+    account: who must be able to read them; None is the current user.
     """
 
     paths: Sequence[Path]
@@ -58,12 +58,12 @@ def check_roots(roots: Roots) -> list[Finding]:
 
 def _scan_within(path: Path, limit: float) -> RootScan | None:
     found: list[RootScan] = []
-    # A thread that hangs in a volume cannot be ended, and must not hold the exit.
-    look = threading.Thread(
+    # A thread that hangs in a volume cannot be ended, so it must not delay the exit.
+    scan = threading.Thread(
         target=lambda: found.append(scan_root(str(path), HeaderCache())), daemon=True
     )
-    look.start()
-    look.join(limit)
+    scan.start()
+    scan.join(limit)
     return found[0] if found else None
 
 
@@ -105,7 +105,7 @@ def _is_asked_for(path: Path, home: Path) -> bool:
 
 
 def check_private(paths: Paths) -> list[Finding]:
-    """Files that must be their owner's alone; an absent one is fine."""
+    """Files that only their owner may read; an absent file is fine."""
     mistakes = [*_open_folder(paths.state), *_open_folder(paths.logs)]
     for folder in (paths.state, paths.logs):
         mistakes += [finding for path in _files(folder) for finding in _readable(path)]
@@ -114,7 +114,7 @@ def check_private(paths: Paths) -> list[Finding]:
 
 
 def check_usable(paths: Paths) -> list[Finding]:
-    """What keeps the daemon of this user from its own files, as ``check_account`` for another."""
+    """What keeps the daemon from its own files, when it runs as the current user."""
     found = []
     for folder in (paths.state, paths.logs):
         near = _nearest(folder)
@@ -140,13 +140,13 @@ def _unusable(name: str, folder: Path, near: Path) -> Finding:
 def _is_ours(file: Path) -> bool:
     try:
         return os.access(file, os.R_OK | os.W_OK) or file.stat().st_uid == os.geteuid()
-    except FileNotFoundError:  # a running daemon's, which it has just renamed
+    except FileNotFoundError:  # a running daemon has just renamed it
         return True
 
 
 def _nearest(folder: Path) -> Path:
-    """``folder``, or of those above it the first that is there."""
-    # Path.exists raises below a folder that may not be entered.
+    """``folder``, or the nearest folder above it that exists."""
+    # Path.exists raises when a folder above may not be entered.
     return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
@@ -156,7 +156,7 @@ def check_account(job: JobSpec) -> list[Finding]:
 
 
 def check_keys(paths: Paths, account: Account | None = None) -> Finding:
-    """``account``: whose the file must be; None for who asks."""
+    """``account``: who must own the file; None is the current user."""
     try:
         keys = read_keys(path_in(paths.state), owner=None if account is None else account.uid)
     except ConfigError as error:
@@ -167,7 +167,7 @@ def check_keys(paths: Paths, account: Account | None = None) -> Finding:
 
 
 def check_cache(folder: Path, account: Account | None = None) -> Finding:
-    """The folder can be written and has room; what it holds, which nothing limits but the disk."""
+    """Whether the folder can be written and its disk has room. Nothing else limits the cache."""
     near = _nearest(folder)
     if account is None:
         usable = _is_usable(near)
@@ -183,7 +183,7 @@ def check_cache(folder: Path, account: Account | None = None) -> Finding:
 
 
 def _held(folder: Path) -> int:
-    """Bytes of the files below ``folder``, as far as they can be seen."""
+    """Bytes of the files below ``folder`` that this user can see."""
     size = 0
     for root, _, names in os.walk(folder):
         for name in names:

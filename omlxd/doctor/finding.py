@@ -1,4 +1,4 @@
-"""What a check of the doctor found: one line with a verdict and, where there is one, a remedy."""
+"""The result of a check of the doctor: a verdict, a text, and a remedy if there is one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from enum import Enum
 class Verdict(Enum):
     OK = "ok"
     WARN = "warn"
-    """Works, though not as well or as safely as it could."""
+    """It works, but not as well or as safely as it could."""
     FAIL = "fail"
     """Something does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``name``: of the check, such as ``port``; ``remedy``: what to do, a command if possible."""
+    """``name`` is that of the check, such as ``port``; ``remedy`` is a command if possible."""
 
     verdict: Verdict
     name: str

@@ -1,32 +1,34 @@
-"""A clock that goes on while the machine sleeps, one that does not, and what they tell together."""
+"""A clock that counts the time asleep, one that does not, and how long the machine slept."""
 
 import time
 from collections.abc import Callable
 
-# Linux: CLOCK_BOOTTIME. Darwin has no such name; there CLOCK_MONOTONIC_RAW is the clock that goes
-# on in sleep and that setting the time of day does not touch (clock_gettime(3)), while
-# time.monotonic() stands still in sleep on both.
+# Linux: CLOCK_BOOTTIME. Darwin has no such name; its CLOCK_MONOTONIC_RAW also goes on in sleep, and
+# setting the time of day does not change it (clock_gettime(3)). time.monotonic() stops in sleep on
+# both.
 _CONTINUOUS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC_RAW)
-# Linux: CLOCK_MONOTONIC. On Darwin that one goes on in sleep.
+# Linux: CLOCK_MONOTONIC. On Darwin that clock goes on in sleep.
 _AWAKE: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
 
 JITTER = 1.0
-"""Seconds that two clocks read one after the other may differ without any sleep."""
+"""Seconds that two clocks may differ, when read one after the other, without any sleep."""
 
 
 def continuous_clock() -> float:
-    """Seconds since an arbitrary point, never backwards, sleep included."""
+    """Seconds since an arbitrary point, with the time asleep. Never goes backwards."""
     return time.clock_gettime(_CONTINUOUS)
 
 
 def awake_clock() -> float:
-    """Seconds awake since an arbitrary point, never backwards: deadlines and idleness go by it,
-    or all of them would be over when the machine wakes up."""
+    """Seconds awake since an arbitrary point. Never goes backwards.
+
+    Deadlines and idle times use it, or all of them would be over when the machine wakes up.
+    """
     return time.clock_gettime(_AWAKE)
 
 
 class SleepWatch:
-    """Tells how long the machine slept since it was asked last."""
+    """Tells how long the machine slept since the last call."""
 
     def __init__(
         self,

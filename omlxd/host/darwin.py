@@ -21,18 +21,17 @@ from omlxd.host.darwin_structs import (
     decode_task_footprint,
     decode_vm_counters,
 )
-from omlxd.host.draft import ReadingDraft
-from omlxd.host.fallback import physical_memory, psutil_available
 from omlxd.host.protocol import RuntimeMemory
+from omlxd.host.reading_builder import ReadingBuilder, physical_memory, psutil_available
 from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.units import MiB
 
 HOST_CALL_INTERVAL = 1.0
-"""Seconds between two host-wide calls: the kernel answers all third-party processes together 2 to
-10 times a second and gives the rest a copy (osfmk/kern/host.c, rate_limit_host_statistics)."""
+"""Seconds between two host-wide calls. The kernel answers 2 to 10 calls a second of all third-party
+processes together, and gives the others a copy (osfmk/kern/host.c, rate_limit_host_statistics)."""
 
 FROZEN_AFTER = 5.0
-"""Seconds of one unchanged answer after which it is reported; a live machine takes page faults."""
+"""Seconds after which an unchanged answer is reported: a live machine always has page faults."""
 
 _PRESSURE = {1: OsPressure.NORMAL, 2: OsPressure.WARNING, 4: OsPressure.CRITICAL}
 
@@ -47,7 +46,7 @@ class _Footprint:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The last host-wide answer, with the own footprint of the same instant."""
+    """The last host-wide answer, with this process's footprint at the same instant."""
 
     tried_at: float
     taken_at: float
@@ -59,7 +58,7 @@ class _Counted:
 
 
 class DarwinHost:
-    """Reads the kernel by C calls, no subprocess; the library is opened at the first reading."""
+    """Reads the kernel by C calls. Opens the library at the first reading."""
 
     name = "darwin"
 
@@ -81,17 +80,17 @@ class DarwinHost:
         return self._open_kernel()
 
     def read(self, now: float) -> MemoryReading:
-        draft = self._draft(now)
+        builder = self._new_builder(now)
         own = self._own_footprint()
         for line in own.degraded:
-            draft.degrade(line)
-        draft.put("footprint", own.total, own.source)
-        draft.put("graphics_footprint", own.graphics, "task_info ledger")
-        self._put_counters(draft, now, own)
-        self._put_device_cap(draft)
-        self._put_pressure(draft)
-        self._put_swap(draft)
-        return draft.finish()
+            builder.degrade(line)
+        builder.put("footprint", own.total, own.source)
+        builder.put("graphics_footprint", own.graphics, "task_info ledger")
+        self._put_counters(builder, now, own)
+        self._put_device_cap(builder)
+        self._put_pressure(builder)
+        self._put_swap(builder)
+        return builder.finish()
 
     def footprint(self) -> int | None:
         return self._own_footprint().total
@@ -111,13 +110,13 @@ class DarwinHost:
         released = self._kernel.relieve_malloc()
         return None if isinstance(released, Failed) else released
 
-    def _draft(self, now: float) -> ReadingDraft:
+    def _new_builder(self, now: float) -> ReadingBuilder:
         installed = self._installed()
         if installed is not None:
-            return ReadingDraft(now, installed, "hw.memsize")
-        draft = ReadingDraft(now, physical_memory(), "sysconf")
-        draft.degrade("hw.memsize cannot be read: the total comes from sysconf")
-        return draft
+            return ReadingBuilder(now, installed, "hw.memsize")
+        builder = ReadingBuilder(now, physical_memory(), "sysconf")
+        builder.degrade("hw.memsize cannot be read: the total comes from sysconf")
+        return builder
 
     def _installed(self) -> int | None:
         if self._total is None:
@@ -146,19 +145,19 @@ class DarwinHost:
         degraded.append(f"{why}: the footprint is {replaced}")
         return _Footprint(by_task, graphics, "task_info", tuple(degraded))
 
-    def _put_counters(self, draft: ReadingDraft, now: float, own: _Footprint) -> None:
+    def _put_counters(self, builder: ReadingBuilder, now: float, own: _Footprint) -> None:
         counted = self._last = self._count(now, own)
         for line in counted.degraded:
-            draft.degrade(line)
+            builder.degrade(line)
         if now - counted.taken_at > FROZEN_AFTER:
-            draft.degrade("host_statistics64 keeps giving the same answer: its numbers are old")
+            builder.degrade("host_statistics64 keeps giving the same answer: its numbers are old")
         if counted.counters is None:
             return
         for field in ("free", "inactive", "active", "wired", "external", "compressor"):
             value = getattr(counted.counters, field)
-            draft.put(field, value, counted.source, counted.taken_at)
-        draft.put("counted_footprint", counted.own.total, counted.own.source, counted.taken_at)
-        draft.put("counted_graphics", counted.own.graphics, "task_info ledger", counted.taken_at)
+            builder.put(field, value, counted.source, counted.taken_at)
+        builder.put("counted_footprint", counted.own.total, counted.own.source, counted.taken_at)
+        builder.put("counted_graphics", counted.own.graphics, "task_info ledger", counted.taken_at)
 
     def _count(self, now: float, own: _Footprint) -> _Counted:
         last = self._last
@@ -167,7 +166,7 @@ class DarwinHost:
         answer = self._kernel.host_counters()
         raw = answer.data if isinstance(answer, Filled) else b""
         if last is not None and raw and raw == last.raw and now >= last.taken_at:
-            # Fault counters and all unchanged: the kernel's copy for rate-limited callers.
+            # Even the fault counters are unchanged: the kernel's copy for rate-limited callers.
             return replace(last, tried_at=now)
         counters = self._decode(answer)
         if isinstance(counters, Failed):
@@ -188,7 +187,7 @@ class DarwinHost:
             return counters
         parts = (counters.free, counters.active, counters.inactive, counters.wired or 0)
         if sum(parts) > 1.25 * self.total_memory():
-            # A wrong page size would show four times the memory and switch the guard off unseen.
+            # A wrong page size would show four times the memory, and the guard would never act.
             return Failed("host_statistics64", "more memory than the machine has")
         return counters
 
@@ -197,42 +196,42 @@ class DarwinHost:
         if available is None:
             line = f"{why}; psutil cannot tell either: free memory is unknown"
             return _Counted(now, now, b"", None, "", own, (line,))
-        # What is available is all called free; nothing is known of other apps (guard: 0).
+        # All available memory counts as free; that of other apps is unknown (the guard uses 0).
         counters = VmCounters(
             free=available, active=0, inactive=0, wired=None, external=0, compressor=None
         )
         line = f"{why}: psutil's available memory counts as free"
         return _Counted(now, now, b"", counters, "psutil", own, (line,))
 
-    def _put_device_cap(self, draft: ReadingDraft) -> None:
+    def _put_device_cap(self, builder: ReadingBuilder) -> None:
         limit = self._integer("iogpu.wired_limit_mb")
         if not isinstance(limit, Failed) and limit > 0:
-            draft.put("device_cap", limit * MiB, "iogpu.wired_limit_mb")
+            builder.put("device_cap", limit * MiB, "iogpu.wired_limit_mb")
             return
         cap = self._runtime.working_set()
-        draft.put("device_cap", cap, "recommended working set")
+        builder.put("device_cap", cap, "recommended working set")
         if isinstance(limit, Failed):
             replaced = "unknown" if cap is None else "the runtime's recommended working set"
-            draft.degrade(f"{limit}: the device cap is {replaced}")
+            builder.degrade(f"{limit}: the device cap is {replaced}")
 
-    def _put_pressure(self, draft: ReadingDraft) -> None:
+    def _put_pressure(self, builder: ReadingBuilder) -> None:
         name = "kern.memorystatus_vm_pressure_level"
         level = self._integer(name)
         if isinstance(level, Failed):
-            draft.degrade(f"{level}: the system's pressure level is unknown")
+            builder.degrade(f"{level}: the system's pressure level is unknown")
         elif level not in _PRESSURE:
-            draft.degrade(f"{name}: level {level} is not known")
+            builder.degrade(f"{name}: level {level} is not known")
         else:
-            draft.put("os_pressure", _PRESSURE[level], name)
+            builder.put("os_pressure", _PRESSURE[level], name)
 
-    def _put_swap(self, draft: ReadingDraft) -> None:
+    def _put_swap(self, builder: ReadingBuilder) -> None:
         usage = self._kernel.sysctl("vm.swapusage")
         if isinstance(usage, Failed):
-            draft.degrade(f"{usage}: swap is unknown")
+            builder.degrade(f"{usage}: swap is unknown")
         elif len(usage) < SWAP_USAGE_BYTES:
-            draft.degrade(f"vm.swapusage: {len(usage)} bytes: swap is unknown")
+            builder.degrade(f"vm.swapusage: {len(usage)} bytes: swap is unknown")
         else:
-            draft.put("swap_used", decode_swap_used(usage), "vm.swapusage")
+            builder.put("swap_used", decode_swap_used(usage), "vm.swapusage")
 
     def _integer(self, name: str) -> int | Failed:
         data = self._kernel.sysctl(name)

@@ -1,7 +1,7 @@
-"""The few C calls into Darwin, each answering with bytes or with why it failed.
+"""The few C calls into Darwin. Each returns bytes, or why it failed.
 
-Every buffer is larger than anything the kernel knows, because ``proc_pid_rusage`` takes no size
-and a newer kernel must not write past it.
+Every buffer is larger than any structure of the kernel: ``proc_pid_rusage`` takes no size, and a
+newer kernel must not write past the end.
 """
 
 import ctypes
@@ -39,8 +39,10 @@ class DarwinKernel:
         self._host_port: int | None = None
 
     def page_size(self) -> int | Failed:
-        """The unit of the host's counters in bytes: the kernel's page, not this process's
-        (they differ under Rosetta)."""
+        """The unit of the host's counters in bytes: the page of the kernel.
+
+        Under Rosetta a page of this process is smaller.
+        """
         size = self._variable("vm_kernel_page_size", ctypes.c_size_t)
         if size is None or size <= 0 or size & (size - 1):
             return Failed("vm_kernel_page_size", "absent" if size is None else f"is {size}")
@@ -73,7 +75,7 @@ class DarwinKernel:
         return buffer.raw[:size]
 
     def sysctl(self, name: str) -> bytes | Failed:
-        """The value of ``name``, as many bytes as the kernel says it has."""
+        """The value of ``name``, with as many bytes as the kernel reports."""
         call = self._function("sysctlbyname", ctypes.c_int)
         if call is None:
             return Failed(name, "sysctlbyname is absent")
@@ -84,7 +86,7 @@ class DarwinKernel:
         return buffer.raw[: min(size.value, BUFFER_BYTES)]
 
     def relieve_malloc(self) -> int | Failed:
-        """Ask every malloc zone for as much as it can give back; bytes given back."""
+        """Ask every malloc zone to give back all it can. Returns the bytes given back."""
         call = self._function("malloc_zone_pressure_relief", ctypes.c_size_t)
         if call is None:
             return Failed("malloc_zone_pressure_relief", "absent")
@@ -98,12 +100,12 @@ class DarwinKernel:
         result = call(ctypes.c_uint32(port), ctypes.c_int(flavor), buffer, ctypes.byref(count))
         if result != 0:
             return Failed(name, f"kern_return {result}")
-        # A revision that we did not ask for is not ours to read.
+        # Ignore what a newer revision may have added.
         filled = min(count.value, words)
         return Filled(buffer.raw[: 4 * filled], filled)
 
     def _own_host_port(self) -> int | None:
-        # Each call of mach_host_self adds a reference to the port: once, and kept.
+        # Each call of mach_host_self adds a reference to the port, so call it once.
         if self._host_port is None:
             call = self._function("mach_host_self", ctypes.c_uint32)
             self._host_port = None if call is None else int(call())

@@ -1,4 +1,4 @@
-"""The bytes that the Darwin kernel fills in, decoded by the revision it says it filled.
+"""Decodes the structures that the Darwin kernel fills, by the revision that it reports.
 
 Offsets and counts: xnu-8796 to 11417 and the host.c of macOS 26 (osfmk/mach/vm_statistics.h,
 osfmk/mach/task_info.h, bsd/sys/resource.h, bsd/sys/sysctl.h). Counts are 32-bit words.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 HOST_VM_INFO64 = 4
 HOST_VM_REV0_WORDS = 24
 HOST_VM_REV1_WORDS = 38
-"""What every release since 10.9 knows; macOS 26 knows 40 and 62. Asking for more than the kernel
-knows is logged by it as a bug of ours."""
+"""Every release since 10.9 knows it; macOS 26 also knows 40 and 62. A kernel that is asked for more
+than it knows logs that as our bug."""
 
 TASK_VM_INFO = 22
 TASK_VM_REV1_WORDS = 38
@@ -33,7 +33,7 @@ _SWAP_USED = 16
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A call that gave nothing usable."""
+    """A call that returned nothing usable."""
 
     call: str
     why: str
@@ -44,7 +44,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """An array that the kernel filled: its first ``words`` 32-bit words and nothing after them."""
+    """The array that the kernel filled: its first ``words`` 32-bit words, nothing after them."""
 
     data: bytes
     words: int
@@ -52,19 +52,19 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class VmCounters:
-    """Host-wide memory in bytes, no page in two of ``free``, ``active`` and ``inactive``."""
+    """Host-wide memory in bytes. No page counts twice in ``free``, ``active`` and ``inactive``."""
 
     free: int
-    """Free and speculative pages: the kernel's free_count is their sum, and speculative pages
-    (clean read-ahead) are taken as readily as free ones."""
+    """Free and speculative pages. The kernel's free_count is their sum; it takes speculative pages
+    (clean read-ahead) as easily as free ones."""
     active: int
     inactive: int
     wired: int | None
     """Throttled pages included."""
     external: int | None
     """File-backed pages on the active and inactive queues. The kernel's external_page_count also
-    holds the speculative ones (vm_page_speculate counts them there), which ``free`` has already:
-    left in, ``free + inactive + max(0, external - inactive)`` would count them twice."""
+    counts the speculative pages (vm_page_speculate), which are in ``free`` already. They are taken
+    out, since ``free + inactive + max(0, external - inactive)`` would count them twice."""
     compressor: int | None
 
 
@@ -78,7 +78,7 @@ def decode_vm_counters(filled: Filled, page_size: int) -> VmCounters | Failed:
     free, active, inactive, wired = struct.unpack_from("<4I", filled.data, 0)
     (speculative,) = struct.unpack_from("<I", filled.data, 92)
     if free + active + inactive + wired == 0:
-        # The kernel's cache for rate-limited callers starts as zeros.
+        # The kernel's cache for rate-limited callers starts with zeros.
         return Failed("host_statistics64", "an empty answer")
     external = compressor = None
     if filled.words >= HOST_VM_REV1_WORDS:
@@ -96,7 +96,7 @@ def decode_vm_counters(filled: Filled, page_size: int) -> VmCounters | Failed:
 
 
 def decode_task_footprint(filled: Filled) -> int | None:
-    """phys_footprint of ``struct task_vm_info``, None before its REV1."""
+    """phys_footprint of ``struct task_vm_info``; None before its REV1."""
     if filled.words < TASK_VM_REV1_WORDS:
         return None
     (footprint,) = struct.unpack_from("<Q", filled.data, _TASK_PHYS_FOOTPRINT)
@@ -106,9 +106,9 @@ def decode_task_footprint(filled: Filled) -> int | None:
 def decode_graphics_footprint(filled: Filled) -> int | None:
     """Resident bytes charged to this process with the graphics tag; None before REV3.
 
-    None also for a ledger at zero or below: with no graphics memory, and on a kernel that charges
-    Metal buffers elsewhere, it reads the same, and believing the zero would turn the whole
-    footprint into CPU memory and raise the Metal ceiling by it.
+    Also None for zero or less: a kernel that charges Metal buffers elsewhere gives the same value
+    as a process without graphics memory. A believed zero would count the whole footprint as CPU
+    memory and raise the Metal ceiling by it.
     """
     if filled.words < TASK_VM_REV3_WORDS:
         return None

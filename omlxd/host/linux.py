@@ -5,11 +5,16 @@ from functools import cached_property
 from pathlib import Path
 
 from omlxd.host import glibc
-from omlxd.host.cgroup import GroupLimit, own_groups, read_limits, read_mounts
-from omlxd.host.draft import ReadingDraft
-from omlxd.host.fallback import physical_memory, psutil_available
-from omlxd.host.proc_files import parse_kib_fields, parse_pressure
+from omlxd.host.linux_files import (
+    GroupLimit,
+    own_groups,
+    parse_kib_fields,
+    parse_pressure,
+    read_limits,
+    read_mounts,
+)
 from omlxd.host.protocol import DeviceMemory, RuntimeMemory
+from omlxd.host.reading_builder import ReadingBuilder, physical_memory, psutil_available
 from omlxd.policy.readings import MemoryReading, OsPressure
 
 _SEVERITY = (OsPressure.NORMAL, OsPressure.WARNING, OsPressure.CRITICAL)
@@ -17,8 +22,10 @@ _FOOTPRINT_FIELDS = ("RssAnon", "RssShmem", "VmSwap")
 
 
 class LinuxHost:
-    """Reads /proc and the cgroup files below ``root``; the device's numbers replace the
-    machine's where the models live on one."""
+    """Reads /proc and the cgroup files below ``root``.
+
+    Where the models are on a device, its numbers replace those of the machine.
+    """
 
     name = "linux"
 
@@ -42,17 +49,17 @@ class LinuxHost:
         groups = self._groups()
         device = self._runtime.device()
         if device is not None:
-            draft = ReadingDraft(now, device.total, "device")
-            _put_device(draft, device)
+            builder = ReadingBuilder(now, device.total, "device")
+            _put_device(builder, device)
         else:
             limits = read_limits(groups)
             total, source = _total(meminfo, limits)
-            draft = ReadingDraft(now, total, source)
-            self._put_memory(draft, meminfo, limits)
-            self._put_footprint(draft)
-        _put_swap(draft, meminfo)
-        self._put_pressure(draft, groups)
-        return draft.finish()
+            builder = ReadingBuilder(now, total, source)
+            self._put_memory(builder, meminfo, limits)
+            self._put_footprint(builder)
+        _put_swap(builder, meminfo)
+        self._put_pressure(builder, groups)
+        return builder.finish()
 
     def footprint(self) -> int | None:
         device = self._runtime.device()
@@ -71,8 +78,10 @@ class LinuxHost:
         return None
 
     def release_free_memory(self) -> int | None:
-        """What ``malloc_trim`` gave back, measured as the fall of the anonymous resident set:
-        the call itself only says whether there was something."""
+        """What ``malloc_trim`` gave back, measured by the anonymous resident set.
+
+        The call itself says only whether it gave back anything.
+        """
         before = self._fields("proc/self/status").get("RssAnon")
         if not glibc.trim():
             return None
@@ -80,38 +89,38 @@ class LinuxHost:
         return None if before is None or after is None else max(0, before - after)
 
     def _put_memory(
-        self, draft: ReadingDraft, meminfo: dict[str, int], limits: tuple[GroupLimit, ...]
+        self, builder: ReadingBuilder, meminfo: dict[str, int], limits: tuple[GroupLimit, ...]
     ) -> None:
         free, source = meminfo.get("MemFree"), "/proc/meminfo"
         available = meminfo.get("MemAvailable")
         if free is None:
             free, available, source = self._available(), None, "psutil"
             replaced = "free memory is unknown" if free is None else "psutil's available as free"
-            draft.degrade(f"/proc/meminfo cannot be read: {replaced}")
+            builder.degrade(f"/proc/meminfo cannot be read: {replaced}")
         elif available is None:
-            draft.degrade("/proc/meminfo has no MemAvailable: reclaimable memory counts as 0")
+            builder.degrade("/proc/meminfo has no MemAvailable: reclaimable memory counts as 0")
         if free is None:
             return
         available = max(free, free if available is None else available)
         for group in limits:
             if group.current is None:
-                draft.degrade(f"{group.path}/memory.current cannot be read: its use is unknown")
+                builder.degrade(f"{group.path}/memory.current cannot be read: its use is unknown")
                 continue
             room = max(0, group.limit - group.current)
             if room < free:
                 free, source = room, f"cgroup {group.path}"
             available = min(available, room + group.file_cache)
-        draft.put("free", free, source)
-        draft.put("inactive", max(0, available - free), source)
+        builder.put("free", free, source)
+        builder.put("inactive", max(0, available - free), source)
         for field in ("active", "wired", "external", "compressor"):
-            # Nothing of it is ours to take: what can be reclaimed is in ``inactive`` already.
-            draft.put(field, 0, source)
+            # ``inactive`` already holds everything that can be reclaimed.
+            builder.put(field, 0, source)
 
-    def _put_footprint(self, draft: ReadingDraft) -> None:
+    def _put_footprint(self, builder: ReadingBuilder) -> None:
         footprint = self._resident()
         if footprint is None:
-            draft.degrade("/proc/self/status has no RssAnon: the footprint is unknown")
-        draft.put("footprint", footprint, "/proc/self/status")
+            builder.degrade("/proc/self/status has no RssAnon: the footprint is unknown")
+        builder.put("footprint", footprint, "/proc/self/status")
 
     def _resident(self) -> int | None:
         status = self._fields("proc/self/status")
@@ -119,14 +128,14 @@ class LinuxHost:
             return None
         return sum(status.get(field, 0) for field in _FOOTPRINT_FIELDS)
 
-    def _put_pressure(self, draft: ReadingDraft, groups: tuple[Path, ...]) -> None:
-        """The worse of the machine's stalls and those of our own group."""
+    def _put_pressure(self, builder: ReadingBuilder, groups: tuple[Path, ...]) -> None:
+        """The worse of the machine's pressure and that of our own group."""
         files = [self._root / "proc/pressure/memory"]
         files += [group / "memory.pressure" for group in groups[:1]]
         found = [(level, file) for file in files if (level := _pressure(file)) is not None]
         if found:
             level, file = max(found, key=lambda pair: _SEVERITY.index(pair[0]))
-            draft.put("os_pressure", level, str(file))
+            builder.put("os_pressure", level, str(file))
 
     def _fields(self, path: str) -> dict[str, int]:
         try:
@@ -135,29 +144,29 @@ class LinuxHost:
             return {}
 
     def _groups(self) -> tuple[Path, ...]:
-        # The process may be moved to another group at any time; where cgroups are mounted stays.
+        # The process may be moved to another group at any time; the mounts stay.
         try:
             return own_groups(self._root, self._mounts)
         except OSError:
             return ()
 
 
-def _put_device(draft: ReadingDraft, device: DeviceMemory) -> None:
-    draft.put("footprint", device.used, "device thread", device.taken_at)
-    draft.put("free", device.free, "device", device.taken_at)
+def _put_device(builder: ReadingBuilder, device: DeviceMemory) -> None:
+    builder.put("footprint", device.used, "device thread", device.taken_at)
+    builder.put("free", device.free, "device", device.taken_at)
     if device.free is None:
-        draft.degrade("the device does not say how much memory is free")
+        builder.degrade("the device does not say how much memory is free")
         return
     for field in ("inactive", "active", "wired", "external", "compressor"):
-        draft.put(field, 0, "device", device.taken_at)
+        builder.put(field, 0, "device", device.taken_at)
 
 
-def _put_swap(draft: ReadingDraft, meminfo: dict[str, int]) -> None:
+def _put_swap(builder: ReadingBuilder, meminfo: dict[str, int]) -> None:
     total, free = meminfo.get("SwapTotal"), meminfo.get("SwapFree")
     if total is None or free is None:
-        draft.degrade("/proc/meminfo says nothing of swap: it is unknown")
+        builder.degrade("/proc/meminfo says nothing of swap: it is unknown")
         return
-    draft.put("swap_used", max(0, total - free), "/proc/meminfo")
+    builder.put("swap_used", max(0, total - free), "/proc/meminfo")
 
 
 def _total(meminfo: dict[str, int], limits: tuple[GroupLimit, ...]) -> tuple[int, str]:
@@ -174,5 +183,5 @@ def _pressure(file: Path) -> OsPressure | None:
     try:
         return parse_pressure(file.read_text())
     except OSError:
-        # Absent, or EOPNOTSUPP where the kernel was started without psi=1.
+        # The file is absent, or gives EOPNOTSUPP when the kernel was started without psi=1.
         return None

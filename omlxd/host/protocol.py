@@ -1,21 +1,23 @@
-"""The seam to the machine: what it says about memory, and giving unused pages back."""
+"""The seam to the machine: reads its memory, and gives unused pages back."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from omlxd.errors import ConfigError
 from omlxd.policy.readings import MemoryReading
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory of a device that is not the machine's own (CUDA): the guarded domain, in bytes."""
+    """Memory in bytes of a device with memory of its own (CUDA). The guard watches this memory."""
 
     taken_at: float
     total: int
     free: int | None
     used: int | None
-    """What the runtime holds there: MLX active and pool together."""
+    """What MLX holds there: its active memory and its buffer cache."""
 
 
 def _unknown() -> None:
@@ -24,22 +26,22 @@ def _unknown() -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeMemory:
-    """What only the runtime knows, asked at each reading from the reading's thread.
+    """What only the runtime knows. Each reading asks for it, from the thread of the reading.
 
-    Both return the device thread's last sample at once and never call the runtime themselves.
+    Both return the last sample of the device thread at once and never call the runtime.
     """
 
     working_set: Callable[[], int | None] = _unknown
-    """The runtime's recommended working set in bytes (Metal); the device cap unless the kernel
-    was given one."""
+    """The recommended working set in bytes (Metal). It is the device cap, unless the user set one
+    in the kernel."""
     device: Callable[[], DeviceMemory | None] = _unknown
-    """None where the models live in the machine's own memory."""
+    """None where the models are in the machine's own memory."""
 
 
 class Host(Protocol):
     """One caller at a time, in a thread: methods may block for some milliseconds.
 
-    ``footprint`` and ``footprints`` are called beside the others, from the event loop.
+    Only ``footprint`` and ``footprints`` are also called from the event loop, at any time.
     """
 
     @property
@@ -49,22 +51,42 @@ class Host(Protocol):
     def read(self, now: float) -> MemoryReading:
         """All numbers of this instant; ``now`` is ``clock.continuous_clock()``.
 
-        A source that fails is ``None`` or replaced, and named in ``degraded``. Raises ValueError
-        or OSError only when not even the size of the memory can be found.
+        A value whose source fails is ``None`` or comes from another source; ``degraded`` names it.
+        Raises ValueError or OSError only when even the size of the memory is unknown.
         """
 
     def footprint(self) -> int | None:
-        """The own footprint alone, now, as in a reading; a call of microseconds."""
+        """Only this process's footprint, as in a reading. Takes microseconds."""
 
     def footprints(self) -> tuple[int | None, int | None]:
-        """The same, and the graphics part of it at that instant."""
+        """The footprint, and its graphics part at the same instant."""
 
     def total_memory(self) -> int:
-        """Bytes of the guarded domain: RAM, a lower cgroup limit, or the device's memory."""
+        """Bytes of the memory that the guard watches: RAM, a lower cgroup limit, or a device's."""
 
     def wired_limit(self) -> int | None:
-        """The limit of GPU wired memory that the user gave the kernel, in bytes: 0 is the driver's
-        default, None is unknown or no such thing on this platform."""
+        """The kernel's limit of wired GPU memory in bytes, as the user set it.
+
+        0 is the driver's default; None is unknown, or there is no such limit on this platform.
+        """
 
     def release_free_memory(self) -> int | None:
-        """Give the C allocator's free pages back; bytes given back, None where it cannot."""
+        """Give the C allocator's free pages back. Returns the bytes; None where it cannot."""
+
+
+def open_host(runtime: RuntimeMemory | None = None, *, platform: str = sys.platform) -> Host:
+    """The host layer of this machine. It reads nothing yet.
+
+    Raises ConfigError on a platform without one.
+    """
+    match platform:
+        case "darwin":
+            from omlxd.host.darwin import DarwinHost
+
+            return DarwinHost(runtime)
+        case "linux":
+            from omlxd.host.linux import LinuxHost
+
+            return LinuxHost(runtime)
+        case _:
+            raise ConfigError([f"omlxd runs on macOS and on Linux, not on '{platform}'"])

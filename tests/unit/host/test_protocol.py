@@ -3,8 +3,7 @@ import pytest
 from omlxd.errors import ConfigError
 from omlxd.host.darwin import DarwinHost
 from omlxd.host.linux import LinuxHost
-from omlxd.host.protocol import Host
-from omlxd.host.select import open_host
+from omlxd.host.protocol import Host, open_host
 
 
 @pytest.mark.parametrize(("platform", "kind"), [("darwin", DarwinHost), ("linux", LinuxHost)])

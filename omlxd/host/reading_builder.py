@@ -1,12 +1,15 @@
-"""A memory reading while it is being put together: each number with its source."""
+"""Builds a memory reading: each number with its source, and sources for when one fails."""
 
+import os
 from types import MappingProxyType
 from typing import Any
+
+import psutil
 
 from omlxd.policy.readings import MemoryReading, OsPressure, Source
 
 
-class ReadingDraft:
+class ReadingBuilder:
     def __init__(self, taken_at: float, total: int, source: str) -> None:
         self._taken_at = taken_at
         self._values: dict[str, Any] = {"total": total}
@@ -27,7 +30,7 @@ class ReadingDraft:
         self._sources[field] = Source(source, self._taken_at if taken_at is None else taken_at)
 
     def degrade(self, line: str) -> None:
-        """Note a source that failed and what replaces it."""
+        """Note that a source failed and what replaces it."""
         if line not in self._degraded:
             self._degraded.append(line)
 
@@ -38,3 +41,20 @@ class ReadingDraft:
             degraded=tuple(self._degraded),
             **self._values,
         )
+
+
+def psutil_available() -> int | None:
+    """Bytes that psutil calls available; None when it fails too."""
+    try:
+        return int(psutil.virtual_memory().available)
+    except (psutil.Error, OSError, RuntimeError):
+        # Its C layer raises RuntimeError when a call of the kernel fails.
+        return None
+
+
+def physical_memory() -> int:
+    """Installed memory in bytes, by sysconf(3). Raises ValueError or OSError when unknown."""
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size <= 0:
+        raise OSError("sysconf does not know the size of the memory")
+    return size

@@ -1,24 +1,35 @@
-"""The cgroup v2 memory limits above this process (Documentation/admin-guide/cgroup-v2.rst)."""
+"""The files of /proc and of cgroup v2 that speak of memory.
+
+Sources: Documentation/admin-guide/cgroup-v2.rst and Documentation/accounting/psi.rst.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from omlxd.policy.readings import OsPressure
+from omlxd.units import KiB
+
+STALL_WARNING = 10.0
+STALL_CRITICAL = 20.0
+"""Percent of the last ten seconds in which tasks waited for memory: some tasks for a warning, all
+tasks for critical. We chose them far below the 60 % at which systemd-oomd kills (oomd.conf(5))."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """One group on the path that has a memory limit; bytes."""
+    """A group above this process that has a memory limit; in bytes."""
 
     path: str
     limit: int
     current: int | None
     file_cache: int
-    """Its file pages on the LRU lists, which the kernel reclaims before the limit bites."""
+    """Its file pages on the LRU lists. The kernel reclaims them before the limit is felt."""
 
 
 def read_mounts(root: Path) -> tuple[tuple[str, str], ...]:
     """(group at the top of the mount, mount point) of each cgroup2 mount (proc(5), mountinfo).
 
-    ``root`` is where ``/`` of the machine lies. Raises OSError when /proc cannot be read.
+    ``root`` is the path of the machine's ``/``. Raises OSError when /proc cannot be read.
     """
     mounts = []
     for line in (root / "proc/self/mountinfo").read_text().splitlines():
@@ -30,7 +41,7 @@ def read_mounts(root: Path) -> tuple[tuple[str, str], ...]:
 
 
 def own_groups(root: Path, mounts: tuple[tuple[str, str], ...]) -> tuple[Path, ...]:
-    """Folders of the groups that hold this process, innermost first; empty without cgroup v2.
+    """Folders of the groups that hold this process, the innermost first; empty without cgroup v2.
 
     Raises OSError when /proc cannot be read.
     """
@@ -67,7 +78,7 @@ def _place(own: str, mounts: tuple[tuple[str, str], ...]) -> tuple[str, tuple[st
         below = _below(own, top)
         if below is not None:
             return point, below
-    # Inside a namespace whose mount does not hold our group: its top is all that can be seen.
+    # The mount of this namespace does not hold our group: only its top can be seen.
     return mounts[0][1], ()
 
 
@@ -104,3 +115,38 @@ def _file_cache(group: Path) -> int:
         if name in ("inactive_file", "active_file") and value.isdigit():
             total += int(value)
     return total
+
+
+def parse_kib_fields(text: str) -> dict[str, int]:
+    """``Name:  123 kB`` lines (meminfo, status) in bytes; other lines are left out."""
+    fields = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if len(words) == 2 and words[1] == "kB" and words[0].isdigit():
+            fields[name] = int(words[0]) * KiB
+    return fields
+
+
+def parse_pressure(text: str) -> OsPressure | None:
+    """The level that a pressure-stall file tells; None when the text is no such file."""
+    averages = {}
+    for line in text.splitlines():
+        words = line.split()
+        for word in words[1:]:
+            key, _, value = word.partition("=")
+            if key == "avg10":
+                averages[words[0]] = _percent(value)
+    some, full = averages.get("some"), averages.get("full")
+    if some is None:
+        return None
+    if full is not None and full >= STALL_CRITICAL:
+        return OsPressure.CRITICAL
+    return OsPressure.WARNING if some >= STALL_WARNING else OsPressure.NORMAL
+
+
+def _percent(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
