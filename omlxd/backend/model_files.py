@@ -1,6 +1,6 @@
-"""Whether the files of a model folder can be served at all, judged without any runtime.
+"""Whether the files of a model folder can be served, without any runtime.
 
-Only names, sizes and headers are read; nothing in the folder is ever executed.
+This reads only names, sizes and headers, and never executes anything in the folder.
 """
 
 import json
@@ -17,13 +17,13 @@ from omlxd.printable import printable
 
 _JSON_LIMIT = 32 * 1024**2
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-"""What may become part of a module's name: no dots, no separators."""
+"""Names that may become part of a module's name: no dots, no separators."""
 
 _LAYER_COUNT = re.compile(r"n(um)?_(\w+_)?layers?")
 _ONE_A_LAYER = ("hybrid_override_pattern", "layer_types", "layers_block_type")
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 _LAYERS_OF_ANY_MODEL = 256
-"""So many are believed whatever the weights are; to build them takes about a second."""
+"""A config may claim so many layers whatever the weights are: it takes a second to build them."""
 _SHARD = re.compile(r"(model.*)-(\d{5})-of-(\d{5})\.safetensors")
 
 
@@ -33,7 +33,7 @@ class ModelFiles:
 
     Attributes:
         weight_files: every ``model*.safetensors``, in order of name.
-        tensor_bytes: what all tensors of them take.
+        tensor_bytes: bytes of all their tensors.
     """
 
     folder: Path
@@ -51,8 +51,11 @@ def check_folder(folder: Path) -> None:
 
 
 def check_model_files(folder: Path) -> ModelFiles:
-    """Read headers and sizes. Raises ModelBroken naming the file, ModelLoadFailed for what is
-    whole but not served (a model that brings its own code), ModelAway."""
+    """Read headers and sizes.
+
+    Raises ModelBroken naming the file, ModelLoadFailed for a complete model that is not served
+    (one that brings its own code), or ModelAway.
+    """
     check_folder(folder)
     config = _read_config(folder)
     _check_tokenizer_config(folder)
@@ -70,9 +73,9 @@ def check_model_files(folder: Path) -> ModelFiles:
 
 
 def parse_object(content: bytes) -> dict[str, Any] | None:
-    """The JSON object in ``content``, all its texts fit to be shown; None for other JSON.
+    """The JSON object in ``content``, with all its texts made printable; None for other JSON.
 
-    Raises ValueError or RecursionError for what is no JSON.
+    Raises ValueError or RecursionError when it is not JSON.
     """
     table = json.loads(content)
     return _shown(table) if isinstance(table, dict) else None
@@ -91,7 +94,7 @@ def _shown(value: Any) -> Any:
 
 
 def tensors_of(file: Path) -> Mapping[str, int]:
-    """Name -> bytes. Raises ModelBroken when the file is not whole."""
+    """Name -> bytes. Raises ModelBroken when the file is damaged."""
     try:
         return read_weights(str(file), file.name).tensors
     except BadFile as bad:
@@ -99,13 +102,15 @@ def tensors_of(file: Path) -> Mapping[str, int]:
 
 
 def is_weight_file(name: str) -> bool:
-    """Whether a load reads it; other safetensors files repeat the same weights."""
+    """Whether a load reads this file; other safetensors files hold the same weights again."""
     return name.startswith("model") and name.endswith(".safetensors")
 
 
 def missing_shards(names: Iterable[str]) -> tuple[str, int] | None:
-    """A weight file that is not among ``names``, though these count on it (``-of-00003``), and how
-    many such files there are; None without any."""
+    """The first weight file that is missing in ``names``, and how many are missing; None for none.
+
+    The names themselves say how many files there should be (``-of-00003``).
+    """
     sets: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if (shard := _SHARD.fullmatch(name)) is not None:
@@ -120,14 +125,16 @@ def missing_shards(names: Iterable[str]) -> tuple[str, int] | None:
 
 
 def lacking(promised: Iterable[str], there: Collection[str]) -> tuple[str, int] | None:
-    """As ``missing_shards``, of the names that an index promises."""
+    """The same of the names that an index promises."""
     missing = sorted(set(promised).difference(there))
     return (missing[0], len(missing)) if missing else None
 
 
 def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, object] | None:
-    """Each of ``keys`` picks a module of the runtime by name, in nested tables too: the first
-    that is there and is no plain name, with its value."""
+    """The first of ``keys`` whose value is not a plain name, with that value.
+
+    The runtime imports modules by these names. They are looked for in nested tables too.
+    """
     for part in (table, *(value for value in table.values() if isinstance(value, Mapping))):
         for key in keys:
             name = part.get(key)
@@ -137,9 +144,9 @@ def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, 
 
 
 def impossible_layers(config: Mapping[str, Any], tensors: Iterable[str]) -> str | None:
-    """What is wrong with a config that claims far more layers than the names of the tensors have.
+    """What is wrong with a config that claims far more layers than its tensors have.
 
-    All that it claims would be built before the weights show that it lies.
+    The runtime would build all of them before it found out that the weights are missing.
     """
     key, claimed = max(_layers_claimed(config), key=lambda claim: claim[1], default=("", 0))
     if claimed <= _LAYERS_OF_ANY_MODEL:
@@ -163,7 +170,7 @@ def _layers_claimed(config: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
 
 
 def _check_index(folder: Path, weight_files: tuple[Path, ...]) -> None:
-    """Every shard must be there: that the index names, or without one the other shards."""
+    """Every shard must be there that the index names, or, without an index, the other shards."""
     file = folder / "model.safetensors.index.json"
     there = {f.name for f in weight_files}
     if not file.exists():

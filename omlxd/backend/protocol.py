@@ -78,13 +78,13 @@ class ModelLoad(Protocol):
     def loaded_bytes(self) -> int: ...
 
     def advance(self) -> LoadedModel | None:
-        """Do the next piece (some tens of milliseconds); the model once it was the last.
+        """Do the next piece, some tens of milliseconds. Returns the model after the last one.
 
         Raises ``errors.ModelLoadFailed`` or ``errors.ModelBroken``.
         """
 
     def abandon(self) -> None:
-        """Drop what was loaded; the caller reclaims afterwards."""
+        """Drop what has been loaded; the caller reclaims afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class BackendInfo:
     max_buffer_bytes: int | None
     memory_total: int | None
     own_memory: bool = False
-    """The device has memory of its own (CUDA), which ``memory_total`` then is."""
+    """The device has its own memory (CUDA), and ``memory_total`` is the size of that."""
 
 
 class Backend(Protocol):
@@ -106,7 +106,7 @@ class Backend(Protocol):
         """Import and configure the runtime on the calling thread."""
 
     def begin_load(self, path: str) -> ModelLoad:
-        """Check the files in folder ``path``; nothing is read into memory yet.
+        """Check the files in folder ``path``; this reads no weights.
 
         Raises ``errors.ModelBroken`` or ``errors.ModelLoadFailed``.
         """

@@ -1,8 +1,8 @@
 """Reads the headers of safetensors files: which tensors there are, and that the file holds them.
 
 The format is a length of 8 bytes (little endian), that many bytes of JSON (name -> dtype,
-shape, begin and end), then the data. Nothing of a header is believed before it was
-compared with the size of the file.
+shape, begin and end), then the data. Every number of a header is compared with the size of the
+file before it is used.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from omlxd.printable import printable
 
 LONGEST_HEADER = 10 * 1024 * 1024
-"""Bytes, some 70,000 tensors; parsed it may take 25 times as much. The format allows 100 MB."""
+"""Bytes, about 70,000 tensors. Parsed, it may take 25 times as much. The format allows 100 MB."""
 MOST_DIMENSIONS = 32
 LFS_MARK = b"version https://git-lfs.github.com/spec/"
 
@@ -53,9 +53,9 @@ FLOATS: Mapping[str, int] = {"F16": 2, "BF16": 2, "F32": 4}
 
 
 class BadFile(Exception):
-    """A file that cannot be what its name says; the text is the reason, without a path.
+    """A file that is not what its name says; the text is the reason, without a path.
 
-    Either may hold names out of the folder, and both are shown.
+    Both may contain names from the folder, and both are shown, so they are made printable.
     """
 
     def __init__(self, file: str, reason: str) -> None:
@@ -64,11 +64,11 @@ class BadFile(Exception):
 
 
 class Missing(BadFile):
-    """It is not there, or not yet."""
+    """The file is not there, or not yet."""
 
 
 class Unreadable(BadFile):
-    """It could not be read now, which says nothing of what it holds."""
+    """The file could not be read now; its contents may be good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class WeightsFile:
     modified_ns: int
     tensors: Mapping[str, int]
     digest: str
-    """Of the header, so of every name, dtype, shape and place."""
+    """Of the header, and so of every name, dtype, shape and place."""
     floats: Mapping[int, int]
     """Bytes of one element -> bytes of all tensors of such floating-point numbers."""
 
@@ -88,7 +88,7 @@ class WeightsFile:
 def read_weights(path: str, name: str) -> WeightsFile:
     """The header of the file ``path``, called ``name`` in what is reported. Raises BadFile."""
     try:
-        # Not blocking, should something put a pipe here between the look and the opening.
+        # Not blocking, because the file may have become a pipe since it was listed.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise Unreadable(name, f"cannot be opened ({error.strerror})") from error
@@ -179,7 +179,7 @@ def _place(tensor: str, about: Any, name: str) -> tuple[int, int]:
 
 
 def _elements(shape: list[int], most: int) -> int | None:
-    """None for more than ``most``: the product of a lying shape could take forever."""
+    """None for more than ``most``, because the product of a false shape could take forever."""
     if len(shape) > MOST_DIMENSIONS:
         return None
     if 0 in shape:

@@ -1,4 +1,4 @@
-"""One sequence to generate, in tokens: plain frozen data for both sides of the device thread."""
+"""One sequence to generate, in tokens: plain frozen data that crosses to the device thread."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -6,13 +6,13 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen. ``None`` means the step is not applied.
+    """How the next token is chosen. ``None`` means that the parameter is not applied.
 
     Attributes:
         temperature: 0 is greedy.
         top_p: nucleus mass in (0, 1]; top_k: at least 1.
         min_p: share of the top probability, [0, 1].
-        seed: makes this request reproducible whatever runs beside it.
+        seed: makes this request reproducible, whatever other requests run.
         repetition_penalty: multiplicative, over prompt and answer; 1 changes nothing.
         presence_penalty, frequency_penalty: additive, over the answer so far.
         logit_bias: (token id, bias added to its logit).
@@ -31,13 +31,13 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpec:
-    """What one client wants generated: prompt tokens in, new tokens out.
+    """What one request wants generated.
 
     Attributes:
         prompt: token ids, at least one.
-        max_tokens: at least 1; the finishing reason is LENGTH when it is reached.
+        max_tokens: at least 1; the finish reason is LENGTH when it is reached.
         stop_tokens: token ids that end the answer (end of sequence); not part of its text.
-        top_logprobs: None for no log probabilities; N for the chosen token's and the N best.
+        top_logprobs: None for no log probabilities; N for that of the chosen token and the N best.
     """
 
     id: str
@@ -58,10 +58,10 @@ class NewToken:
     """One generated token.
 
     Attributes:
-        logprob: natural log of its probability; None unless asked for.
+        logprob: natural log of its probability; None when the request did not ask for it.
         top: the best (token id, log probability), most likely first.
-        finish: set on the last token only. A stop token ends the answer and is itself
-            reported (it counts as a completion token) but is not part of the text.
+        finish: set on the last token only. A stop token ends the answer. It is reported and
+            counts as a completion token, but it is not part of the text.
     """
 
     token: int

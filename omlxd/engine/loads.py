@@ -1,4 +1,4 @@
-"""Loads on the device thread: one at a time, piece by piece, nothing left of one that fails."""
+"""Loads on the device thread: one at a time, piece by piece. A failed load leaves nothing."""
 
 import traceback
 from collections import deque
@@ -22,7 +22,7 @@ class _Loading:
 
 
 class LoadQueue:
-    """Loads in order of arrival; ``emit`` takes the events of those that end without a model."""
+    """Loads in the order in which they came; ``emit`` takes their progress and failures."""
 
     def __init__(self, backend: Backend, emit: Callable[[Event], None]) -> None:
         self._backend = backend
@@ -48,9 +48,9 @@ class LoadQueue:
             self._end(self._loads.popleft(), error.again())
 
     def piece(self, present: Container[str]) -> tuple[Load, LoadedModel] | None:
-        """The next piece of the oldest load: only one model's peak at a time.
+        """Load the next piece of the oldest load. One at a time has only one model's peak.
 
-        The model, once it was the last piece; a model that is ``present`` is not loaded again.
+        Returns the model after its last piece. A model that is ``present`` is not loaded again.
         Raises EngineDied when the device is lost.
         """
         loading = self._loads[0]
@@ -98,7 +98,7 @@ class LoadQueue:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """The frames of a traceback keep the weights alive that they saw."""
+    """The frames of a traceback keep alive the weights in their variables."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)

@@ -53,7 +53,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End a request. ``error`` is what it ends with; None when nobody listens any more."""
+    """End a request with ``error``; None when nobody reads it any more."""
 
     request_id: str
     error: OmlxdError | None = None
@@ -73,12 +73,12 @@ class ReclaimBufferCache:
 
 @dataclass(frozen=True, slots=True)
 class TakeSample:
-    """Sample the allocator now; while work runs a sample comes with each step anyway."""
+    """Sample the allocator now. While work runs, a sample comes with each step anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End everything and leave the thread."""
+    """End everything, and the thread."""
 
 
 Command = (
@@ -136,7 +136,7 @@ class LoadFinished:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """The load ended without a model, and what it took has been given back."""
+    """The load ended without a model, and its memory is free again."""
 
     load_id: int
     error: OmlxdError
@@ -159,12 +159,12 @@ class Stepped:
     running: int
     waiting: int
     cache_bytes: int
-    """KV held by the model's running and prefilling requests."""
+    """KV cache of the model's requests that prefill or decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """A request ended other than by its last token: cancelled (error None) or failed."""
+    """A request ended without a last token: it failed, or was cancelled (error None)."""
 
     request_id: str
     error: OmlxdError | None

@@ -41,7 +41,7 @@ from omlxd.errors import (
 from omlxd.policy.batching import QUIET, BatchWindow, extended, seconds_left
 from omlxd.policy.ceiling import Limits
 from omlxd.policy.chunking import StepBudget, step_budget
-from omlxd.policy.load_share import LoadPace, goes_on, may_load, spent, waited
+from omlxd.policy.load_share import LoadPace, after_piece, after_steps, may_load, may_load_again
 from omlxd.policy.readings import AllocatorSample
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class Worker:
         *,
         sample_clock: Callable[[], float],
     ) -> None:
-        """Clocks as those of ``Engine``."""
+        """The clocks are those of ``Engine``."""
         self._backend = backend
         self._options = options
         self._clock = clock
@@ -104,14 +104,14 @@ class Worker:
         self._remove_cancelled()
         self._reclaim_if_asked()
         working = self._working()
-        if not (self._loads and goes_on(self._load_pace)):
+        if not (self._loads and may_load_again(self._load_pace)):
             for engine in working:
                 self._step(engine)
                 # After each model, or a token would wait for the steps of the other models.
                 self._flush()
         if self._may_load(requests_run=bool(working)):
             self._load_piece()
-            self._load_pace = spent(self._load_pace, self._clock())
+            self._load_pace = after_piece(self._load_pace, self._clock())
         self._flush()
         return True
 
@@ -236,7 +236,7 @@ class Worker:
         if not (self._loads and requests_run):
             self._load_pace = LoadPace()
             return bool(self._loads)
-        self._load_pace = waited(
+        self._load_pace = after_steps(
             self._load_pace,
             self._clock(),
             share=self._options.load_share,
@@ -295,7 +295,7 @@ class Worker:
     # The end
 
     def _leave(self) -> None:
-        """Give back everything, so that the thread ends without a model or a stream of its own."""
+        """Free everything, so that the thread ends without a model or a stream."""
         over: OmlxdError = EngineDied("The device thread has ended.")
         if self._stopping:
             over = ShuttingDown("The server is shutting down.")

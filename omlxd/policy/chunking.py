@@ -3,16 +3,17 @@
 from dataclasses import dataclass, replace
 
 SMALLEST_CHUNK = 32
-"""However slow the machine: each chunk reads all weights, so smaller ones cost as much."""
+"""The least on a slow machine: a smaller chunk takes as long, since each reads all weights."""
 SMALLEST_ALONE = 128
-"""The same when nobody waits for a next token."""
+"""The same when no request waits for its next token."""
 FIRST_CHUNK = 128
-"""Tokens to try on a model whose pace is unknown."""
+"""The first chunk of a model whose pace is unknown."""
 GROWTH = 4
-"""A chunk is at most this many times the last one: the pace of a small chunk is a poor
-predictor of a large one."""
+"""A chunk is at most this many times the last one, because the pace of a small chunk says little
+about that of a large one."""
 STRETCH_ALONE = 1.5
-"""A rest this many times a chunk is taken whole: a pass of its own would read all weights again."""
+"""A chunk may become this many times as large if it ends the prompts: a further pass would read all
+weights again."""
 _SMOOTHING = 0.5
 
 
@@ -21,9 +22,9 @@ class StepBudget:
     """What one step of one model may take.
 
     Attributes:
-        seconds: that the step should not exceed.
-        smallest: prompt tokens it may take whatever the time.
-        stretch: by how much it may grow where that saves the prompts another step.
+        seconds: the step should not take longer.
+        smallest: prompt tokens that it may take in any case.
+        stretch: how many times larger it may become if that saves another step.
     """
 
     seconds: float
@@ -34,10 +35,11 @@ class StepBudget:
 def step_budget(
     *, decode_stall: float, longest_step: float, prefilling_models: int, decoding: bool
 ) -> StepBudget:
-    """The budget of each model's step in a round.
+    """The budget for each model's step in one iteration of the device thread.
 
-    While anything decodes on any model, it waits for the steps of all: those that prefill share
-    the ``decode_stall`` seconds. Otherwise a step takes up to ``longest_step``.
+    A request that decodes waits for the steps of all models. So while any request decodes, the
+    models that prefill share the ``decode_stall`` seconds. Otherwise a step may take
+    ``longest_step``.
     """
     if decoding:
         return StepBudget(
@@ -48,12 +50,12 @@ def step_budget(
 
 @dataclass(frozen=True, slots=True)
 class PrefillPace:
-    """What one model's steps have shown so far. ``None`` is not known yet.
+    """What is known from one model's steps so far. ``None`` is not known yet.
 
     Attributes:
-        tokens_per_second: of prefill, over all sequences together.
-        decode_seconds: one decode pass, whether of the running batch or of a prompt's end.
-        last_chunk: tokens of the latest prefill, over all sequences together.
+        tokens_per_second: of prefill, all sequences together.
+        decode_seconds: of one decode pass, of the running batch or of the last prompt token.
+        last_chunk: tokens of the latest prefill, all sequences together.
     """
 
     tokens_per_second: float | None = None
@@ -66,16 +68,16 @@ def observe(
 ) -> PrefillPace:
     """``pace`` after a step of ``seconds``.
 
-    ``prefilled`` counts its prompt tokens without each prompt's last, which goes through a decode
-    pass of its own; ``decode_passes`` counts these and that of the running batch. What passes
-    take is learned from steps without prefill and taken off the others, or small chunks would
-    look slow, become smaller and look slower still.
+    ``prefilled`` counts the prompt tokens without the last one of each prompt, which takes a
+    decode pass; ``decode_passes`` counts such a pass and that of the running batch. The time of a
+    pass is learned from steps without prefill and subtracted from the others. Otherwise small
+    chunks would look slow, become smaller and look slower still.
     """
     if prefilled == 0:
         if decode_passes == 0:
             return pace
         return replace(pace, decode_seconds=_smooth(pace.decode_seconds, seconds / decode_passes))
-    # A clock too coarse to see the step must not make the pace infinite.
+    # The pace must not become infinite when the clock is too coarse for the step.
     spent = max(seconds - decode_passes * (pace.decode_seconds or 0.0), seconds / 10, 1e-6)
     return replace(
         pace,
@@ -93,13 +95,13 @@ def chunk_tokens(
     decoding: bool,
     largest: int,
 ) -> int:
-    """Prompt tokens that each of ``sequences`` prefilling ones may take in the next step.
+    """Prompt tokens that each of the ``sequences`` in prefill may take in the next step.
 
-    All of them together take at most ``largest`` tokens and, going by ``pace``, the whole step
-    at most the budget's seconds, its decode pass (when the model is ``decoding``) included. Never
-    less than the budget's smallest together, nor than one token each: prefill always goes on.
-    ``longest_left`` is what the longest of their prompts lacks, the last token not counted, as in
-    ``observe``; the budget's stretch may serve to finish it.
+    All of them together take at most ``largest`` tokens. At this ``pace`` the step, with its
+    decode pass if the model is ``decoding``, takes at most the seconds of the budget. But prefill
+    always goes on: together they take at least the smallest chunk of the budget, and each at least
+    one token. ``longest_left`` is how many tokens the longest of their prompts still needs,
+    without the last one (see ``observe``); the stretch of the budget applies if it ends the prompt.
     """
     sequences = max(sequences, 1)
     if pace.tokens_per_second is None:

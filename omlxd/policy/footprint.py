@@ -1,6 +1,6 @@
-"""What a model will take beyond its weights: KV of so many tokens, and the peak of a prefill.
+"""What a model takes beyond its weights: the KV cache, and the peak of a prefill, in bytes.
 
-Everything is computed from the shapes of the layers; nothing is measured here. Sizes are bytes.
+Everything is computed from the shapes of the layers; nothing is measured here.
 """
 
 from dataclasses import dataclass
@@ -9,23 +9,24 @@ from enum import Enum
 KV_STEP = 256
 """Tokens by which mlx-lm's KV caches grow (``KVCache.step`` of mlx_lm.models.cache)."""
 METAL_FUSED_SIZES = frozenset({64, 72, 80, 96, 128})
-"""Head sizes whose prefill runs in one kernel on Metal, keys and values alike (MLX 0.32.1,
-``ScaledDotProductAttention::use_fallback``). 192 and 256 have kernels that are not chosen."""
+"""Head sizes, of keys and values alike, whose prefill is one kernel on Metal (MLX 0.32.1,
+``ScaledDotProductAttention::use_fallback``). MLX has kernels for 192 and 256, but does not use
+them."""
 SCORE_OVERHEAD = 1.1
-"""Bytes for each byte of the score matrix: 2.1 to 2.2 a bfloat16 score and 4.4 a float32 one
-were measured with MLX 0.31.2."""
+"""Bytes for each byte of the score matrix. Measured with MLX 0.31.2: 2.1 to 2.2 bytes for a
+bfloat16 score, 4.4 for a float32 score."""
 FUSED_BUFFERS = 4
-"""Buffers as large as the queries around a fused attention: queries, output, and their copies
-in another order (2 to 4 were measured)."""
+"""Buffers of the size of the queries that a fused attention needs: queries, output, and copies of
+both in another order (2 to 4 were measured)."""
 
 
 class Scores(Enum):
-    """Where the scores of a prefill live."""
+    """Where the scores of a prefill are."""
 
     BY_SIZE = "by_size"
-    """Inside the kernel for the head sizes that have one, else in memory."""
+    """In the kernel for the head sizes that have one, otherwise in memory."""
     IN_MEMORY = "in_memory"
-    """The model computes them itself, whatever the head size."""
+    """In memory: the model computes them itself, whatever the head size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Attention:
 
     Attributes:
         heads: query heads; key_size, value_size: elements of one head.
-        latent: it keeps compressed keys and values (MLA), which a prefill expands for the
-            whole context, and adds a mask of rope scores to the scores.
+        latent: the layer keeps compressed keys and values (MLA). A prefill expands them for
+            the whole context and adds a mask of rope scores to the scores.
     """
 
     heads: int
@@ -51,8 +52,8 @@ class LayerShape:
 
     Attributes:
         token_bytes: for each token that it keeps.
-        window: the most tokens it keeps once it decodes; None keeps all.
-        state_bytes: whatever the length: recurrent and convolution states.
+        window: the most tokens that it keeps while it decodes; None keeps all.
+        state_bytes: recurrent and convolution states, whatever the length.
         attention: None for a layer that does not attend.
     """
 
@@ -67,9 +68,9 @@ class ModelShape:
     """Everything that the estimates need to know of a model.
 
     Attributes:
-        layers: each kind of layer with how many there are of it.
+        layers: each kind of layer, and how many layers of the kind there are.
         element_bytes: of one activation or KV element.
-        activation_width: elements that the widest layer holds for one token at a time.
+        activation_width: elements that the widest layer holds for one token.
         vocabulary: logits of one token.
     """
 
@@ -80,8 +81,8 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is asked: so many sequences of so many tokens each, prefilled in chunks.
+class Workload:
+    """So many sequences of ``context`` tokens each, prefilled in chunks.
 
     Attributes:
         chunk: prompt tokens of one step, over all sequences together.
@@ -96,12 +97,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The answer, beside the weights.
+    """Bytes that a workload takes, without the weights.
 
     Attributes:
         kv: keys, values and states of all sequences at their full length.
-        prefill: what the largest chunk takes on top of that while it runs.
-        kv_token: how much one more token of one sequence takes, at that length.
+        prefill: what the largest chunk takes in addition while it runs.
+        kv_token: what one more token of one sequence takes, at that length.
     """
 
     kv: int
@@ -113,47 +114,49 @@ class Footprint:
         return self.kv + self.prefill
 
 
-def footprint(shape: ModelShape, plan: Plan) -> Footprint:
-    """The estimate for ``plan``."""
+def footprint(shape: ModelShape, workload: Workload) -> Footprint:
+    """The estimate for ``workload``."""
     return Footprint(
-        kv=kept_bytes(shape, plan.context) * plan.sequences,
-        prefill=prefill_bytes(shape, plan),
+        kv=kept_bytes(shape, workload.context) * workload.sequences,
+        prefill=prefill_bytes(shape, workload),
         kv_token=sum(
             layer.token_bytes * count
             for layer, count in shape.layers
-            if layer.window is None or layer.window > plan.context
+            if layer.window is None or layer.window > workload.context
         ),
     )
 
 
 def kept_bytes(shape: ModelShape, tokens: int) -> int:
-    """One sequence of ``tokens`` while it decodes.
+    """What one sequence of ``tokens`` keeps while it decodes.
 
-    Layers keep ``2 * kv_heads * head_size`` elements a token, or ``kv_lora_rank +
-    rope_size`` with MLA, in steps of 256 tokens; those with a sliding window no more than the
-    window; recurrent layers a state of fixed size (the cache classes of mlx_lm.models.cache).
+    A layer keeps ``2 * kv_heads * head_size`` elements a token, or ``kv_lora_rank + rope_size``
+    with MLA, in steps of 256 tokens. A layer with a sliding window keeps no more than the window.
+    A recurrent layer keeps a state of fixed size (see the classes of mlx_lm.models.cache).
     """
     return sum(_layer_kept(layer, tokens) * count for layer, count in shape.layers)
 
 
-def prefill_bytes(shape: ModelShape, plan: Plan) -> int:
+def prefill_bytes(shape: ModelShape, workload: Workload) -> int:
     """The most that one chunk takes beyond what is kept, at the end of the context.
 
-    Layers run one after another, so the hungriest one counts: its attention, and its cache
-    growing, which concatenates the old and the new and holds both for a moment
-    (``KVCache.update_and_fetch``). Windowed layers keep ``window + chunk - 1`` tokens until the
-    prompt is over (``RotatingKVCache._update_concat``), all of them at once. The logits are
-    those of one token a sequence, in float32 as log-probabilities beside themselves.
+    Layers run one after another, so the one that takes most counts: its attention, and the growth
+    of its cache, which concatenates the old and the new and holds both for a moment
+    (``KVCache.update_and_fetch``). Layers with a window keep ``window + chunk - 1`` tokens until
+    the prompt is over (``RotatingKVCache._update_concat``), all these layers at the same time.
+    The logits are those of one token a sequence, and the same again in float32 as log
+    probabilities.
     """
-    chunk = min(plan.chunk, max(plan.context, 1) * plan.sequences)
+    chunk = min(workload.chunk, max(workload.context, 1) * workload.sequences)
     layers = [layer for layer, _ in shape.layers]
-    hungriest = max((_layer_transient(layer, shape, plan, chunk) for layer in layers), default=0)
+    largest = max((_layer_transient(layer, shape, workload, chunk) for layer in layers), default=0)
     overhang = sum(
-        _overhang(layer, plan, chunk) * layer.token_bytes * count for layer, count in shape.layers
+        _overhang(layer, workload, chunk) * layer.token_bytes * count
+        for layer, count in shape.layers
     )
     activations = chunk * shape.activation_width * shape.element_bytes
-    logits = plan.sequences * shape.vocabulary * (shape.element_bytes + 4)
-    return hungriest + overhang + activations + logits
+    logits = workload.sequences * shape.vocabulary * (shape.element_bytes + 4)
+    return largest + overhang + activations + logits
 
 
 def attention_bytes(
@@ -163,10 +166,10 @@ def attention_bytes(
 
     Fused: a few buffers of ``heads * queries * size``. Not fused: the matrix of scores, ``heads
     * queries * keys``, in the type of the computation, and the output in float32. Latent: a
-    matrix of rope scores as large as the scores, keys and values of every head for the whole
-    context, then the attention itself (``DeepseekV3Attention.__call__`` of
-    mlx_lm.models.deepseek_v3). A mask of one byte a score is there in any case, since batches
-    of mlx-lm always make one.
+    matrix of rope scores as large as the scores, the keys and values of every head for the whole
+    context, and the attention itself (``DeepseekV3Attention.__call__`` of
+    mlx_lm.models.deepseek_v3). In each case a mask of one byte a score, because batches of mlx-lm
+    always make one.
     """
     matrix = attention.heads * queries * keys
     wide = attention.heads * (attention.key_size + attention.value_size)
@@ -183,7 +186,7 @@ def attention_bytes(
 
 
 def round_up(tokens: int) -> int:
-    """To the step in which caches grow."""
+    """To a multiple of the tokens by which caches grow."""
     return -(-tokens // KV_STEP) * KV_STEP
 
 
@@ -194,22 +197,25 @@ def _layer_kept(layer: LayerShape, tokens: int) -> int:
     return layer.token_bytes * kept + layer.state_bytes
 
 
-def _overhang(layer: LayerShape, plan: Plan, chunk: int) -> int:
+def _overhang(layer: LayerShape, workload: Workload, chunk: int) -> int:
     """Tokens that a windowed layer keeps beyond its window while it prefills, all sequences."""
     if layer.window is None:
         return 0
-    # Rounded up: three that share a chunk must not seem to take less than one that has it all.
-    own_chunk = -(-chunk // plan.sequences)
-    return max(0, min(plan.context, layer.window + own_chunk - 1) - layer.window) * plan.sequences
+    # Rounded up, so that three sequences with a third of a chunk each take no less than one.
+    own_chunk = -(-chunk // workload.sequences)
+    return (
+        max(0, min(workload.context, layer.window + own_chunk - 1) - layer.window)
+        * workload.sequences
+    )
 
 
-def _layer_transient(layer: LayerShape, shape: ModelShape, plan: Plan, chunk: int) -> int:
-    growing = _layer_kept(layer, plan.context) * plan.sequences
+def _layer_transient(layer: LayerShape, shape: ModelShape, workload: Workload, chunk: int) -> int:
+    growing = _layer_kept(layer, workload.context) * workload.sequences
     if layer.attention is None:
         return growing
-    keys = plan.context
+    keys = workload.context
     if layer.window is not None:
         keys = min(keys, layer.window + chunk - 1)
     return growing + attention_bytes(
-        layer.attention, shape.element_bytes, chunk, keys, plan.fused_sizes
+        layer.attention, shape.element_bytes, chunk, keys, workload.fused_sizes
     )

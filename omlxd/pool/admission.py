@@ -20,7 +20,7 @@ from omlxd.policy.admission import (
     plan_load,
 )
 from omlxd.policy.ceiling import Ceilings, ceilings_by_tier
-from omlxd.policy.footprint import Footprint, Plan, footprint
+from omlxd.policy.footprint import Footprint, Workload, footprint
 from omlxd.policy.memory_state import MemoryState
 from omlxd.policy.tiers import Tier
 from omlxd.policy.usage import Usage
@@ -53,7 +53,7 @@ def working_memory(model: CatalogModel, context: int, sequences: int = 1) -> Wor
     shape = model_shape(model.config, model.element_bytes)
     if isinstance(shape, UnknownShape):
         return WorkingMemory(None, shape.reason)
-    return WorkingMemory(footprint(shape, Plan(context=context, sequences=sequences)))
+    return WorkingMemory(footprint(shape, Workload(context=context, sequences=sequences)))
 
 
 def load_need(model: CatalogModel, sizes: MeasuredSizes) -> LoadNeed:

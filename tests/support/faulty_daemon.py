@@ -10,8 +10,7 @@ from pathlib import Path
 
 import omlxd.daemon.parts as parts
 from omlxd.__main__ import main
-from omlxd.backend.mlx.backend import MlxBackend
-from omlxd.backend.mlx.failures import raise_if_device_lost
+from omlxd.backend.mlx.backend import MlxBackend, raise_if_device_lost
 from omlxd.backend.plan import StepPlan, StepResult
 from omlxd.backend.protocol import Batch, EngineKind, LoadedModel, ModelLoad
 

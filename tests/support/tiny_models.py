@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from omlxd.backend.mlx.imports import import_mlx_lm
+from omlxd.backend.mlx.backend import import_mlx_lm
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"

@@ -8,7 +8,7 @@ import mlx.core as mx
 import structlog
 from mlx_lm.generate import BatchGenerator, StopSequences
 
-from omlxd.backend.mlx.failures import raise_if_device_lost
+from omlxd.backend.mlx.backend import raise_if_device_lost
 from omlxd.backend.mlx.sampling import (
     GreedySampler,
     LogitsProcessor,

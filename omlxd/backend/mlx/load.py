@@ -14,8 +14,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
+from omlxd.backend.mlx.backend import raise_if_device_lost, reason_of
 from omlxd.backend.mlx.batch import KeptCache, MlxBatch
-from omlxd.backend.mlx.failures import raise_if_device_lost, reason_of
 from omlxd.backend.mlx.sampling import SamplerCache
 from omlxd.backend.model_files import ModelFiles, check_model_files
 from omlxd.backend.protocol import EngineKind
@@ -56,7 +56,7 @@ class MlxModel:
 
 
 class MlxLoad:
-    """The first piece builds the model without reading weights; each other one reads some."""
+    """The first piece builds the model and reads no weights; each other piece reads some."""
 
     def __init__(self, files: ModelFiles, piece_bytes: int) -> None:
         self._files = files
@@ -72,13 +72,13 @@ class MlxLoad:
             return self._advance()
         except OmlxdError:
             raise
-        except Exception as error:  # whatever a model's own files provoke in mlx-lm
+        except Exception as error:  # the files of a model can make mlx-lm raise anything
             raise_if_device_lost(error)
             log.warning("model_load_failed", folder=str(self._files.folder), exc_info=True)
             failure = _failure(error, self._files.folder, building)
-        # Out here ``error`` is gone: the frames of its traceback would keep the weights.
+        # ``error`` is gone here. The frames of its traceback would keep the weights.
         self.abandon()
-        # Raises for a file that was damaged since it was checked.
+        # Raises for a file that was damaged after it was checked.
         check_model_files(self._files.folder)
         raise failure
 
@@ -101,12 +101,12 @@ class MlxLoad:
 
     def _build(self) -> None:
         with _plain_path(self._files.folder) as folder:
-            # With a Path and no remote code: nothing is downloaded, nothing of the folder runs.
+            # A Path and no remote code: nothing is downloaded and no code of the folder runs.
             try:
                 self._model, _ = load_model(folder, lazy=True, trust_remote_code=False)
             finally:
-                # Layers draw random weights, never computed, and each draw hangs on the one
-                # before: 2 KB an array that nothing would give back.
+                # Layers draw random weights. Nothing computes these, but each draw depends on
+                # the draw before it: that would keep 2 KB for each array.
                 mx.eval(mx.random.state)
         arrays = _arrays(self._model)
         self.total_bytes = sum(a.nbytes for a in arrays)
@@ -114,7 +114,7 @@ class MlxLoad:
 
 
 def _failure(error: Exception, folder: Path, building: bool) -> ModelLoadFailed:
-    """Names config.json only where the files of the folder can be the cause."""
+    """Blames config.json only when the files of the folder can be the cause."""
     config = folder / "config.json"
     if isinstance(error.__cause__, ImportError):
         error = error.__cause__
@@ -152,7 +152,7 @@ def _pieces(arrays: list[mx.array], size: int) -> Iterator[list[mx.array]]:
 
 @contextmanager
 def _plain_path(folder: Path) -> Iterator[Path]:
-    """``folder`` under a name that mlx-lm's globbing for weights takes literally."""
+    """``folder`` under a path without glob characters, since mlx-lm looks for weights by glob."""
     if not glob.has_magic(str(folder)):
         yield folder
         return
@@ -163,7 +163,7 @@ def _plain_path(folder: Path) -> Iterator[Path]:
 
 
 def _check_batchable(caches: list[Any]) -> None:
-    """The batch needs of every cache to be joined with others and to say its size."""
+    """Every cache must be able to merge with others and to tell its size."""
     kinds = sorted({type(c).__name__ for c in caches if not hasattr(c, "merge")})
     if kinds:
         raise ModelLoadFailed(
@@ -175,6 +175,6 @@ def _check_batchable(caches: list[Any]) -> None:
 
 
 def _logits_width(model: Any, caches: list[Any]) -> int:
-    """Shape of one token's logits. Nothing is computed, but the whole graph is built once, so a
-    config that does not fit its weights fails here."""
+    """The number of logits. This computes nothing, but it builds the whole graph once, so a config
+    that does not fit its weights fails here."""
     return int(model(mx.array([[0]]), cache=caches).shape[-1])

@@ -1,4 +1,4 @@
-"""The process-wide side of MLX: set-up, memory, the end. Imported on the device thread."""
+"""What MLX has once a process: set-up, memory, the end. Imported on the device thread."""
 
 import gc
 import importlib
@@ -16,24 +16,24 @@ from omlxd.units import GiB
 
 log = structlog.get_logger(__name__)
 
-_NAMED = ("mlx", "mlx-lm", "transformers")
-_POOL_SHARE = 0.05
-_POOL_MOST = 2 * GiB
+_PACKAGES = ("mlx", "mlx-lm", "transformers")
+_BUFFER_CACHE_SHARE = 0.05
+_LARGEST_BUFFER_CACHE = 2 * GiB
 
 
 class Runtime:
-    """MLX as the calling thread found it."""
+    """MLX on the calling thread."""
 
     def __init__(self, pool_limit: int | None, wired_limit: int | None = None) -> None:
         try:
             never_wire()
             check_internals()
             self.info = describe_device()
-            _limit_pool(pool_limit, self.info)
-            # The generator is this thread's own and starts alike in every process.
+            _limit_buffer_cache(pool_limit, self.info)
+            # Each thread has its own random generator, which starts alike in every process.
             mx.random.seed(int.from_bytes(os.urandom(8)))
-            self._unwired = None if wired_limit is None else _wire(wired_limit)
-            """The wired limit as it was; None where it was left alone."""
+            self._old_wired_limit = None if wired_limit is None else _wire(wired_limit)
+            """The wired limit before; None when it was not changed."""
         except BaseException:
             mx.clear_streams()
             raise
@@ -48,29 +48,31 @@ class Runtime:
         )
 
     def reclaim(self) -> int:
-        """What is dropped is freed only once the work that used it is through."""
+        """Memory is free only when the work that used it is done, so this waits for that work."""
         gc.collect()
         mx.synchronize(generation_stream)
         mx.synchronize()
-        pooled = int(mx.get_cache_memory())
+        before = int(mx.get_cache_memory())
         mx.clear_cache()
-        return max(pooled - int(mx.get_cache_memory()), 0)
+        return max(before - int(mx.get_cache_memory()), 0)
 
     def stop(self) -> None:
         """MLX must not be used on this thread afterwards."""
         try:
             self.reclaim()
         finally:
-            if self._unwired is not None:
-                mx.set_wired_limit(self._unwired)
-            # A thread that ends with streams of its own can take the process with it.
+            if self._old_wired_limit is not None:
+                mx.set_wired_limit(self._old_wired_limit)
+            # A thread that ends with streams of its own can abort the process.
             mx.clear_streams()
 
 
 def never_wire() -> None:
-    """Keep mlx-lm from wiring memory: each BatchGenerator would raise the wired limit to the
-    most there is, and the first to close would undo it for the others. Wiring under churn of
-    buffers can bring the whole machine down."""
+    """Keep mlx-lm from wiring memory.
+
+    Each BatchGenerator would raise the wired limit to the maximum, and the first one that closes
+    would undo it for the others. Wiring many short-lived buffers can crash the whole machine.
+    """
     for module in ("mlx_lm.generate", "mlx_lm.utils"):
         loaded = importlib.import_module(module)
         if not hasattr(loaded, "maybe_set_recommended_wired_limit"):
@@ -79,7 +81,7 @@ def never_wire() -> None:
 
 
 def _wire(limit: int) -> int | None:
-    """Raise the wired limit; what it was before, None when the system refuses so much."""
+    """Set the wired limit. Returns the limit before, None when the system refuses this one."""
     try:
         before = int(mx.set_wired_limit(limit))
     except (ValueError, RuntimeError) as error:
@@ -90,11 +92,11 @@ def _wire(limit: int) -> int | None:
 
 
 def _no_wired_limit() -> None:
-    """mlx-lm takes None for a device without a recommended limit and then leaves it alone."""
+    """mlx-lm understands None as a device without a recommended limit, and then sets none."""
 
 
 def check_internals() -> None:
-    """Fail at the start, not in a request, when mlx-lm no longer has what we build on."""
+    """Fail at the start and not in a request if this mlx-lm lacks what the backend uses."""
     generator = BatchGenerator(None)
     try:
         for owner, names in (
@@ -121,12 +123,12 @@ def _unsupported(why: str) -> RuntimeError:
 
 
 def describe_device() -> BackendInfo:
-    # metal.is_available() says only what the build can do.
+    # metal.is_available() says only whether the build has Metal.
     kind = "gpu" if mx.device_count(mx.gpu) > 0 else "cpu"
     facts = _device_facts(kind)
     return BackendInfo(
         name="mlx",
-        versions=tuple((name, importlib.metadata.version(name)) for name in _NAMED),
+        versions=tuple((name, importlib.metadata.version(name)) for name in _PACKAGES),
         device_name=f"{facts.get('device_name', 'unknown')} ({kind})",
         recommended_working_set=facts.get("max_recommended_working_set_size"),
         max_buffer_bytes=facts.get("max_buffer_length"),
@@ -140,15 +142,15 @@ def _device_facts(kind: str) -> dict[str, Any]:
 
 
 def _device_free() -> int | None:
-    """The CUDA build asks the driver anew at each call; other apps on the device count."""
+    """The CUDA build asks the driver at each call; it counts the other apps on the device too."""
     free = _device_facts("gpu").get("free_memory")
     return free if isinstance(free, int) else None
 
 
-def _limit_pool(limit: int | None, info: BackendInfo) -> None:
-    """Left alone the pool of a GPU grows to nearly all memory; that of the CPU has a small cap."""
+def _limit_buffer_cache(limit: int | None, info: BackendInfo) -> None:
+    """Without a limit the buffer cache of a GPU grows to nearly all memory."""
     if limit is None:
         if info.memory_total is None:
             return
-        limit = min(int(info.memory_total * _POOL_SHARE), _POOL_MOST)
+        limit = min(int(info.memory_total * _BUFFER_CACHE_SHARE), _LARGEST_BUFFER_CACHE)
     mx.set_cache_limit(limit)

@@ -24,15 +24,15 @@ Filter = Callable[[mx.array], mx.array]
 Processor = Callable[[mx.array, mx.array], mx.array]
 
 _GREEDY_BELOW = 1e-5
-"""A temperature so low that dividing by it leaves float32."""
+"""A division by a temperature below this overflows float32."""
 _WHOLE_CONTEXT = 2**31 - 1
 
 
 class TokenSampler:
     """(rows, vocabulary) log probabilities -> (rows,) token ids.
 
-    Raises nothing: one row's parameters must not end the step of the others. After a failure it
-    says why in ``failure`` and answers greedily; its requests are then to be dropped.
+    Raises nothing, because the parameters of one row must not end the step of the others. After a
+    failure the reason is in ``failure`` and the tokens are greedy; its requests must be dropped.
     """
 
     def __init__(self, sampling: Sampling, vocab_size: int, drawn: int = 0) -> None:
@@ -79,7 +79,7 @@ class GreedySampler:
 
 
 class SamplerCache:
-    """Equal parameters get the same object: mlx-lm samples a batch in one call only then."""
+    """One sampler for equal parameters: only then mlx-lm samples a batch in one call."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -102,7 +102,7 @@ class SamplerCache:
 
 
 class LogitsProcessor:
-    """(tokens so far, (1, vocabulary) logits) -> logits. Raises nothing, as TokenSampler."""
+    """(tokens so far, (1, vocabulary) logits) -> logits. Like TokenSampler it raises nothing."""
 
     def __init__(self, process: Processor) -> None:
         self.failure: str | None = None
@@ -134,14 +134,14 @@ def logits_processors(sampling: Sampling, prompt_tokens: int) -> list[LogitsProc
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:
-    """Raises InvalidRequest naming the field that this model cannot follow."""
+    """Raises InvalidRequest naming the field that is wrong for this model."""
     for token, _ in sampling.logit_bias:
         if not 0 <= token < vocab_size:
             raise InvalidRequest(
                 f"logit_bias names token {token}; this model's tokens are 0 to {vocab_size - 1}.",
                 param="logit_bias",
             )
-    # Written so that "not a number" fails them too.
+    # Each condition is also false for "not a number".
     if not sampling.temperature >= 0:
         raise InvalidRequest("temperature must be at least 0.", param="temperature")
     if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
@@ -155,10 +155,10 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
 
 
 def _filters(sampling: Sampling, vocab_size: int) -> list[Filter]:
-    """In mlx-lm's order, on logits before the temperature; one that keeps everything is left out.
+    """In mlx-lm's order, on logits before the temperature, without filters that keep everything.
 
-    mlx-lm's own filters are compiled with their parameter as a constant: each new value of top_p
-    or min_p would stop every request for as long as a compiler runs, on the CPU for seconds.
+    mlx-lm compiles its own filters with their parameter as a constant: each new value of top_p or
+    min_p would stop every request while the compiler runs, on the CPU for seconds.
     """
     filters: list[Filter] = []
     if (top_p := sampling.top_p) is not None and top_p < 1.0:
@@ -171,7 +171,7 @@ def _filters(sampling: Sampling, vocab_size: int) -> list[Filter]:
 
 
 def keep_nucleus(logprobs: mx.array, top_p: float) -> mx.array:
-    """The fewest tokens of each row whose mass reaches ``top_p`` (arXiv 1904.09751)."""
+    """The smallest set of tokens in each row whose mass reaches ``top_p`` (arXiv 1904.09751)."""
     best_first = -mx.sort(-logprobs, axis=-1)
     mass = mx.softmax(best_first.astype(mx.float32), axis=-1)
     before = mx.cumsum(mass, axis=-1) - mass
@@ -181,13 +181,13 @@ def keep_nucleus(logprobs: mx.array, top_p: float) -> mx.array:
 
 
 def keep_likely(logprobs: mx.array, min_p: float) -> mx.array:
-    """Tokens at least ``min_p`` times as likely as the row's best (arXiv 2407.01082)."""
+    """Tokens at least ``min_p`` times as likely as the best of the row (arXiv 2407.01082)."""
     least = mx.max(logprobs, axis=-1, keepdims=True) + math.log(min_p)
     return mx.where(logprobs < least, -math.inf, logprobs)
 
 
 def keep_best(logprobs: mx.array, top_k: int) -> mx.array:
-    """The ``top_k`` most likely tokens of each row, ``top_k`` below the vocabulary."""
+    """The ``top_k`` most likely tokens of each row; ``top_k`` is below the vocabulary's size."""
     rest = mx.argpartition(-logprobs, kth=top_k - 1, axis=-1)[..., top_k:]
     return mx.put_along_axis(logprobs, rest, mx.array(-math.inf, logprobs.dtype), axis=-1)
 
@@ -199,7 +199,7 @@ def _over_answer(penalty: Processor, prompt_tokens: int) -> Processor:
 # Log probabilities
 
 LEAST = -9999.0
-"""Stands for an impossible token: minus infinity has no JSON."""
+"""The log probability of an impossible token, since JSON has no minus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class TokenLogprobs:
 def token_logprobs(
     rows: Sequence[mx.array], tokens: Sequence[int], counts: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """For each row of log probabilities its token's own, and its ``counts`` best."""
+    """For each row of log probabilities: that of its token, and the ``counts`` best."""
     if not rows:
         return []
     stacked = mx.stack(list(rows)).astype(mx.float32)

@@ -1,4 +1,4 @@
-"""Bounds on what a chat template may make, beside jinja's sandbox, which bounds what it reaches."""
+"""Bounds on the time and memory of a chat template. Jinja's sandbox bounds what it can access."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -7,20 +7,20 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 MOST_ITEMS: Final = 1_000_000
-"""In a string or list that ``*`` repeats."""
+"""Items of a string or list that ``*`` makes."""
 MOST_BITS: Final = 10_000
-"""Of a whole number that ``*`` and ``**`` make. One operation holds the interpreter until it is
-done, and with it every other thread."""
+"""Bits of a whole number that ``*`` or ``**`` makes. Until such an operation is done, it holds the
+interpreter lock, and no other thread runs."""
 
 Check = Callable[[int], None]
-"""Called with the characters rendered so far, or 0; raises to end the render."""
+"""Called with the number of characters rendered so far, or 0. It raises to end the rendering."""
 
 _check: ContextVar[Check] = ContextVar("check", default=lambda _: None)
 
 
 @contextmanager
 def checked_by(check: Check) -> Iterator[None]:
-    """Templates rendered inside ask ``check`` before they go on."""
+    """Templates that are rendered inside this context call ``check`` again and again."""
     before = _check.set(check)
     try:
         yield
@@ -31,7 +31,7 @@ def checked_by(check: Check) -> Iterator[None]:
 @functools.cache
 def bound_templates() -> None:
     """From now on transformers compiles chat templates with these bounds."""
-    # Imported here: nothing needs it before the first tokenizer.
+    # Imported here, because nothing needs it before the first tokenizer.
     from jinja2 import Template, nodes
     from jinja2.runtime import Context
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -52,17 +52,17 @@ def bound_templates() -> None:
         intercepted_binops = frozenset({"*", "**"})
 
         @property
-        def turn(self) -> None:
-            """Read at each turn of a loop and each call of a macro, which need not write. No
-            method: the sandbox takes thirty times as long for a call."""
+        def iteration(self) -> None:
+            """Read at each iteration of a loop and each call of a macro, because these may render
+            nothing. A property, because the sandbox takes thirty times as long for a call."""
             _check.get()(0)
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             tree = super()._parse(source, name, filename)
-            turning = [node.body for node in tree.find_all(nodes.For)]
-            turning += [node.body for node in tree.find_all(nodes.Macro)]
-            for body in turning:
-                body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("turn"), lineno=1))
+            bodies = [node.body for node in tree.find_all(nodes.For)]
+            bodies += [node.body for node in tree.find_all(nodes.Macro)]
+            for body in bodies:
+                body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("iteration"), lineno=1))
             return tree
 
         def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -73,7 +73,7 @@ def bound_templates() -> None:
 
 
 def refuse_large(operator: str, left: Any, right: Any) -> None:
-    """Raises OverflowError where ``left operator right``, ``*`` or ``**``, would be too large."""
+    """Raises OverflowError when ``left * right`` or ``left ** right`` would be too large."""
     match left, right:
         case int(), int():
             size = left.bit_length()

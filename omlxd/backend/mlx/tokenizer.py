@@ -1,17 +1,17 @@
 """A model folder's tokenizer and chat template, read without network and without its code."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from omlxd.backend.mlx.coding import coding_of
-from omlxd.backend.mlx.failures import reason_of
-from omlxd.backend.mlx.imports import import_mlx_lm
+from omlxd.backend.mlx.backend import import_mlx_lm, reason_of
+from omlxd.backend.mlx.coding import Joining, coding_of
 from omlxd.backend.mlx.sandbox import Check, bound_templates, checked_by
-from omlxd.backend.mlx.token_bytes import Joining
-from omlxd.backend.mlx.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from omlxd.backend.model_files import check_folder, first_bad_name
 from omlxd.errors import ModelBroken, ModelLoadFailed, NoChatTemplate, TemplateFailed
 
 log = structlog.get_logger(__name__)
@@ -36,20 +36,42 @@ _RESERVED_ARGUMENTS = frozenset(
         "truncation",
     }
 )
-"""What transformers' ``apply_chat_template`` takes itself: no variables of a template."""
+"""Arguments of transformers' ``apply_chat_template`` itself, which no template can have."""
 
 _LONGEST_REASON = 1000
 """Characters of an error message that are passed on."""
 
 
-def load_tokenizer(path: str) -> "MlxTokenizer":
-    """The tokenizer of the model folder ``path``; takes up to seconds, for a thread.
+_MODULE_NAMES = {
+    "config.json": ("model_type",),
+    "tokenizer_config.json": ("chat_template_type", "tool_parser_type"),
+}
+"""Entries that mlx-lm makes the name of a module from, and then imports it."""
 
-    Evaluates no MLX array. Raises ``ModelBroken`` naming the file at fault, ``ModelLoadFailed``
-    where a package that it needs is not installed, ``ModelAway``.
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """What the folder says about its tokenizer.
+
+    Attributes:
+        stop_tokens: ids of config.json and generation_config.json.
+        processor_template: the chat template of chat_template.json, if none of the files that
+            transformers reads has one.
+    """
+
+    folder: Path
+    stop_tokens: frozenset[int]
+    processor_template: str | None
+
+
+def load_tokenizer(path: str) -> "MlxTokenizer":
+    """The tokenizer of the model folder ``path``. It takes up to seconds, so call it on a thread.
+
+    It evaluates no MLX array. Raises ``ModelBroken`` naming the file at fault,
+    ``ModelLoadFailed`` when a package that it needs is not installed, ``ModelAway``.
     """
     files = read_tokenizer_files(Path(path))
-    # Imported here: it takes seconds and belongs on the thread that loads.
+    # Imported here, because it takes seconds: the thread that loads has time for it.
     import_mlx_lm()
     bound_templates()
     from mlx_lm.utils import load_tokenizer as load
@@ -66,7 +88,7 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
             f"The tokenizer in {path} needs something that is not installed: {error}"
         ) from error
     except Exception as error:
-        # tokenizers raises plain Exception for a damaged file, transformers nearly anything.
+        # For a damaged file tokenizers raises Exception itself, and transformers nearly anything.
         log.exception("tokenizer_load_failed", path=path)
         raise _broken(Path(path), error) from error
 
@@ -142,7 +164,7 @@ class MlxTokenizer:
         except TemplateFailed:
             raise
         except Exception as error:
-            # The template is a program that came with the model and may raise anything.
+            # The template is a program that came with the model, and may raise any exception.
             log.info("chat_template_failed", model=self._name, kind=type(error).__name__)
             raise _template_error(error) from error
 
@@ -162,7 +184,7 @@ class MlxTokenizer:
         return [_with_parts(m) for m in messages] if self._wants_parts else messages
 
     def _find_whether_it_wants_parts(self, template_arguments: Mapping[str, Any]) -> bool:
-        """Some templates only walk a list of parts: with a string they lose the content."""
+        """Some templates only read content that is a list of parts, and render no string."""
         probe = {"role": "user", "content": "marker"}
         return not self._shows(probe, template_arguments) and self._shows(
             _with_parts(probe), template_arguments
@@ -197,7 +219,74 @@ def _template_error(error: Exception) -> TemplateFailed | ModelBroken:
 
 
 def _reason(error: Exception) -> str:
-    """The template's own words for its own errors, with the kind for Python's."""
+    """The words of the template for its own errors; the errors of Python with their kind."""
     text = str(error)[:_LONGEST_REASON]
     own = type(error).__module__.startswith("jinja2") and text
     return text if own else f"{type(error).__name__}: {text}"
+
+
+# The files
+
+
+def read_tokenizer_files(folder: Path) -> TokenizerFiles:
+    """Raises ``ModelBroken`` naming the file and the entry, or ``ModelAway``."""
+    check_folder(folder)
+    config = _read_object(folder / "config.json")
+    tokenizer_config = _read_object(folder / "tokenizer_config.json")
+    _check_module_names(folder / "config.json", config)
+    _check_module_names(folder / "tokenizer_config.json", tokenizer_config)
+    return TokenizerFiles(
+        folder=folder,
+        stop_tokens=_stop_tokens(config) | _stop_tokens(_generation_config(folder)),
+        processor_template=_processor_template(folder, tokenizer_config),
+    )
+
+
+def _read_object(file: Path) -> Mapping[str, Any]:
+    """The JSON object in ``file``; empty where there is no such file."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelBroken(f"{file} cannot be read: {error}", file=str(file)) from error
+    if not isinstance(content, dict):
+        raise ModelBroken(f"{file} holds no JSON object.", file=str(file))
+    return content
+
+
+def _check_module_names(file: Path, content: Mapping[str, Any]) -> None:
+    if (bad := first_bad_name(content, _MODULE_NAMES[file.name])) is not None:
+        key, name = bad
+        raise ModelBroken(
+            f"{file}: {key} is {name!r}, which is no name of a module.", file=str(file)
+        )
+
+
+def _generation_config(folder: Path) -> Mapping[str, Any]:
+    try:
+        return _read_object(folder / "generation_config.json")
+    except ModelBroken as error:
+        # The model can do without its defaults, and mlx-lm serves such a model too.
+        log.warning("generation_config_ignored", reason=error.message)
+        return {}
+
+
+def _stop_tokens(config: Mapping[str, Any]) -> frozenset[int]:
+    """``eos_token_id`` (a number or a list), also of the text part of a multimodal model."""
+    text_config = config.get("text_config")
+    nested = text_config.get("eos_token_id") if isinstance(text_config, Mapping) else None
+    return _ids(config.get("eos_token_id")) | _ids(nested)
+
+
+def _ids(value: Any) -> frozenset[int]:
+    values = value if isinstance(value, list) else [value]
+    return frozenset(v for v in values if isinstance(v, int) and not isinstance(v, bool))
+
+
+def _processor_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+    others = (folder / "chat_template.jinja", folder / "additional_chat_templates")
+    if tokenizer_config.get("chat_template") or any(other.exists() for other in others):
+        return None
+    template = _read_object(folder / "chat_template.json").get("chat_template")
+    return template if isinstance(template, str) and template else None

@@ -1,4 +1,4 @@
-"""Layers of the architectures that only attend: all of it, within windows, or compressed.
+"""Layers of the architectures with attention only: full, with a window, or compressed.
 
 Keys and defaults are those that mlx-lm's model classes read.
 """
@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from omlxd.backend.shapes.blocks import (
+    Config,
+    NotUnderstood,
     divided_head_size,
     expanded,
     grouped,
@@ -14,30 +16,29 @@ from omlxd.backend.shapes.blocks import (
     latent,
     own_head_size,
 )
-from omlxd.backend.shapes.reader import Config, NotUnderstood
 from omlxd.policy.footprint import LayerShape, Scores
 
 Layers = tuple[tuple[LayerShape, int], ...]
 
 
 def uniform(config: Config, element: int) -> Layers:
-    """Every layer keeps everything; the config may set the head size."""
+    """Every layer keeps all tokens; the config may set the head size."""
     return ((grouped(config, element), config.layers()),)
 
 
 def divided(config: Config, element: int) -> Layers:
-    """The same, where mlx-lm divides the hidden size by the heads whatever ``head_dim`` says."""
+    """The same, but mlx-lm ignores ``head_dim`` and divides the hidden size by the heads."""
     size = divided_head_size(config)
     return ((grouped(config, element, head_size=size), config.layers()),)
 
 
 def gemma2(config: Config, element: int) -> Layers:
-    """Caps its scores, so it computes them itself."""
+    """It caps its scores, so it computes them itself."""
     return ((grouped(config, element, scores=Scores.IN_MEMORY), config.layers()),)
 
 
 def gpt_neox(config: Config, element: int) -> Layers:
-    """As many KV heads as heads, whatever the config says."""
+    """It has as many KV heads as heads, whatever the config says."""
     heads, size = config.number("num_attention_heads"), divided_head_size(config)
     return ((grouped(config, element, head_size=size, kv_heads=heads), config.layers()),)
 
@@ -50,7 +51,7 @@ def gpt2(config: Config, element: int) -> Layers:
 
 
 def typed(config: Config, element: int, *, full_by_default: bool = False) -> Layers:
-    """``layer_types`` tells which layers have a sliding window."""
+    """``layer_types`` says which layers have a sliding window."""
     count = config.layers()
     if not config.has("layer_types") and full_by_default:
         types: Iterable[str] = ["full_attention"] * count
@@ -64,7 +65,7 @@ def llama(config: Config, element: int) -> Layers:
 
 
 def gpt_oss(config: Config, element: int) -> Layers:
-    """Without ``layer_types`` windowed and full layers take turns."""
+    """Without ``layer_types`` every second layer is full."""
     if config.has("layer_types"):
         return typed(config, element)
     return windowed(config, element, [bool(n % 2) for n in range(config.layers())])
@@ -78,7 +79,7 @@ def olmo3(config: Config, element: int) -> Layers:
 
 
 def gemma3(config: Config, element: int) -> Layers:
-    """Every ``sliding_window_pattern``-th layer is full; multimodal configs leave much out."""
+    """Every ``sliding_window_pattern``-th layer is full. Multimodal configs omit many keys."""
     full = every(config.number("sliding_window_pattern", 6), config.number("num_hidden_layers", 26))
     heads, kept = config.number("num_attention_heads", 8), config.number("num_key_value_heads", 4)
     table = {
@@ -97,7 +98,7 @@ def cohere2(config: Config, element: int) -> Layers:
 
 
 def exaone4(config: Config, element: int) -> Layers:
-    """``sliding_window_pattern`` is a text such as ``LLLG``: local and global."""
+    """``sliding_window_pattern`` is a text such as ``LLLG``: L is local, G is global."""
     pattern, count = config.get("sliding_window_pattern"), config.layers()
     if not pattern:
         return uniform(config, element)
@@ -114,8 +115,8 @@ def gemma3n(config: Config, element: int) -> Layers:
 
 
 def gemma4(config: Config, element: int) -> Layers:
-    """Full layers have wider heads, may have their own number of KV heads, and the last layers
-    share the caches of earlier ones (20 where the config does not say)."""
+    """Full layers have wider heads and may have their own number of KV heads. The last layers
+    share the caches of earlier ones (20 layers if the config does not say)."""
     count = config.layers()
     own = max(0, count - config.number("num_kv_shared_layers", 20, zero=True))
     if config.has("layer_types"):
@@ -150,7 +151,7 @@ def deepseek_v32(config: Config, element: int) -> Layers:
 
 
 def longcat(config: Config, element: int) -> Layers:
-    """Two attentions a layer, each with a cache."""
+    """Each layer has two attentions, each with a cache."""
     return ((latent(config, element), 2 * config.layers("num_layers")),)
 
 
@@ -169,7 +170,7 @@ def every(period: int, count: int) -> list[bool]:
 
 
 def windowed(config: Config, element: int, full: Iterable[bool]) -> Layers:
-    """A layer for each of ``full``; the others slide over ``sliding_window`` tokens."""
+    """One layer for each of ``full``: a full one, or one with a window of ``sliding_window``."""
     kinds = Counter(full)
     size = own_head_size(config)
     found: list[tuple[LayerShape, int]] = []

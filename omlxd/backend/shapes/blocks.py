@@ -1,12 +1,86 @@
-"""Shapes of the building blocks: what each kind of attention and recurrence keeps.
+"""Reads a config.json, and tells what each kind of attention and recurrence keeps.
 
-The formulas are those of mlx-lm's layers: the shapes that they hand to their caches.
+The formulas are those of mlx-lm's layers: the shapes of what they put into their caches.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from omlxd.backend.shapes.reader import Config
 from omlxd.policy.footprint import Attention, LayerShape, Scores
+
+LARGEST = 10**9
+MOST_LAYERS = 10_000
+
+
+class NotUnderstood(Exception):
+    """The config lacks what an estimate needs; the text is the reason."""
+
+
+class Config:
+    """One table of a config.json, which may hold anything. Null counts as absent, as in mlx-lm."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._table = table
+
+    def has(self, key: str) -> bool:
+        return self._table.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        return self._table.get(key)
+
+    def number(self, key: str, default: int | None = None, *, zero: bool = False) -> int:
+        """A whole number above zero, or zero if that is allowed. Raises NotUnderstood."""
+        value = self._table.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise NotUnderstood(f"config.json has no {key}")
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        low = 0 if zero else 1
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
+            raise NotUnderstood(f"config.json has no usable {key}")
+        return value
+
+    def names(self, key: str, count: int | None = None) -> Sequence[str]:
+        """The first ``count`` entries of a list of texts, or all. Raises NotUnderstood."""
+        value = self._table.get(key)
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+            raise NotUnderstood(f"config.json has no usable {key}")
+        if len(value) > MOST_LAYERS or (count is not None and len(value) < count):
+            raise NotUnderstood(f"config.json has no usable {key}")
+        return value if count is None else value[:count]
+
+    def numbers(self, key: str) -> Sequence[int]:
+        """Raises NotUnderstood."""
+        value = self._table.get(key)
+        if not isinstance(value, list | tuple) or len(value) > MOST_LAYERS:
+            raise NotUnderstood(f"config.json has no usable {key}")
+        if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+            raise NotUnderstood(f"config.json has no usable {key}")
+        return value
+
+    def largest(self, key: str, default: int) -> int:
+        """A number, or the largest of a list with one for each layer. Raises NotUnderstood."""
+        if isinstance(self._table.get(key), list | tuple):
+            return max(self.numbers(key), default=default)
+        return self.number(key, default, zero=True)
+
+    def table(self, key: str) -> "Config":
+        """Raises NotUnderstood."""
+        value = self._table.get(key)
+        if not isinstance(value, Mapping):
+            raise NotUnderstood(f"config.json has no {key}")
+        return Config(value)
+
+    def layers(self, key: str = "num_hidden_layers") -> int:
+        """Raises NotUnderstood."""
+        count = self.number(key)
+        if count > MOST_LAYERS:
+            raise NotUnderstood(f"config.json claims {count} layers")
+        return count
+
 
 STATE_BYTES = 4
 """Recurrent states are float32 whatever the weights are (mlx_lm.models.gated_delta and ssm)."""
@@ -33,7 +107,7 @@ def grouped(
 
 
 def own_head_size(config: Config) -> int:
-    """What the config says, else the hidden size over the heads."""
+    """What the config says, otherwise the hidden size divided by the heads."""
     return config.number("head_dim") if config.has("head_dim") else divided_head_size(config)
 
 
@@ -58,8 +132,8 @@ def latent(config: Config, element: int, *, nope: str = "qk_nope_head_dim") -> L
 
 
 def indexed_latent(config: Config, element: int) -> LayerShape:
-    """MLA with an indexer (deepseek_v32): one more key of ``index_head_dim`` a token, and a value
-    of the same size, which is all zeros."""
+    """MLA with an indexer (deepseek_v32): each token has one more key of ``index_head_dim``, and a
+    value of the same size, which is all zeros."""
     layer = latent(config, element)
     return LayerShape(
         token_bytes=layer.token_bytes + 2 * config.number("index_head_dim") * element,
@@ -68,7 +142,7 @@ def indexed_latent(config: Config, element: int) -> LayerShape:
 
 
 def expanded(config: Config, element: int, value_size: int) -> LayerShape:
-    """MLA that keeps full keys and values of every head (deepseek_v2, minicpm3)."""
+    """MLA that keeps the full keys and values of every head (deepseek_v2, minicpm3)."""
     heads = config.number("num_attention_heads")
     key_size = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
     return LayerShape(
@@ -79,7 +153,7 @@ def expanded(config: Config, element: int, value_size: int) -> LayerShape:
 
 def gated_delta(config: Config, element: int) -> LayerShape:
     """Gated DeltaNet (qwen3_next, olmo_hybrid): the last ``kernel - 1`` inputs of the
-    convolutions over keys, queries and values, and a matrix a value head."""
+    convolutions over keys, queries and values, and a matrix for each value head."""
     value_heads = config.number("linear_num_value_heads")
     key_size = config.number("linear_key_head_dim")
     value_size = config.number("linear_value_head_dim")
@@ -92,7 +166,7 @@ def gated_delta(config: Config, element: int) -> LayerShape:
 
 
 def kimi_delta(config: Config, element: int) -> LayerShape:
-    """Kimi Delta Attention (kimi_linear): three short convolutions and a matrix a head."""
+    """Kimi Delta Attention (kimi_linear): three short convolutions, and a matrix for each head."""
     linear = config.table("linear_attn_config")
     heads, size = linear.number("num_heads"), linear.number("head_dim")
     kernel = linear.number("short_conv_kernel_size", 4)
@@ -118,8 +192,8 @@ class StateSpace:
 
 
 def mamba1(kernel: int, inner: int, state: int, element: int) -> LayerShape:
-    """Of the first kind (mamba, jamba): convolution inputs and states of ``inner`` channels, in
-    the type of the weights."""
+    """A Mamba 1 mixer (mamba, jamba): convolution inputs and states of ``inner`` channels, in the
+    type of the weights."""
     return LayerShape(state_bytes=((kernel - 1) * inner + inner * state) * element)
 
 

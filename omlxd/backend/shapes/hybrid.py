@@ -1,4 +1,4 @@
-"""Layers of the architectures with recurrent states, alone or beside attention.
+"""Layers of the architectures with recurrent states, with or without attention.
 
 Keys and defaults are those that mlx-lm's model classes read.
 """
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from omlxd.backend.shapes.attending import Layers, every
 from omlxd.backend.shapes.blocks import (
+    Config,
+    NotUnderstood,
     StateSpace,
     divided_head_size,
     gated_delta,
@@ -17,10 +19,9 @@ from omlxd.backend.shapes.blocks import (
     own_head_size,
     short_convolution,
 )
-from omlxd.backend.shapes.reader import Config, NotUnderstood
 from omlxd.policy.footprint import LayerShape
 
-# One letter for each kind of layer in nemotron_h's pattern, and the words for it.
+# The words for a kind of layer, and its letter in the pattern of nemotron_h.
 _NEMOTRON = {
     "full_attention": "*",
     "attention": "*",
@@ -33,14 +34,14 @@ _NEMOTRON = {
 
 
 def mixed(attends: Sequence[bool], attention: LayerShape, other: LayerShape) -> Layers:
-    """One of two layers for each of ``attends``."""
+    """One layer for each of ``attends``: ``attention`` or ``other``."""
     full = sum(attends)
     counts = ((attention, full), (other, len(attends) - full))
     return tuple((shape, count) for shape, count in counts if count)
 
 
 def qwen3_next(config: Config, element: int) -> Layers:
-    """Every ``full_attention_interval``-th layer attends; only those grow."""
+    """Every ``full_attention_interval``-th layer attends; only these layers grow."""
     attends = every(config.number("full_attention_interval", 4), config.layers())
     return mixed(attends, grouped(config, element), gated_delta(config, element))
 
@@ -52,7 +53,7 @@ def olmo_hybrid(config: Config, element: int) -> Layers:
 
 
 def kimi_linear(config: Config, element: int) -> Layers:
-    """Layers counted from 1 in ``linear_attn_config.kda_layers`` are linear."""
+    """``linear_attn_config.kda_layers`` names the linear layers, counted from 1."""
     linear = set(config.table("linear_attn_config").numbers("kda_layers"))
     attends = [n + 1 not in linear for n in range(config.layers())]
     return mixed(attends, latent(config, element), kimi_delta(config, element))
@@ -108,7 +109,7 @@ def granite_hybrid(config: Config, element: int) -> Layers:
 
 
 def nemotron_h(config: Config, element: int) -> Layers:
-    """A letter a layer: M has a state, * attends, the others keep nothing."""
+    """One letter for each layer: M has a state, * attends, the others keep nothing."""
     letters = _nemotron_letters(config)
     space = StateSpace(
         kernel=config.number("conv_kernel"),

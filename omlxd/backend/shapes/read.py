@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from omlxd.backend.shapes import attending, hybrid
-from omlxd.backend.shapes.reader import Config, NotUnderstood
+from omlxd.backend.shapes.blocks import Config, NotUnderstood
 from omlxd.policy.footprint import ModelShape
 
 _Rule = Callable[[Config, int], attending.Layers]
@@ -14,12 +14,12 @@ _Rule = Callable[[Config, int], attending.Layers]
 
 @dataclass(frozen=True, slots=True)
 class UnknownShape:
-    """There is no estimate for this model, and why."""
+    """Why there is no estimate for this model."""
 
     reason: str
 
 
-# Architectures by mlx-lm's module names, in which each keeps what its rule says.
+# Rule -> the architectures that follow it, by the names of mlx-lm's modules.
 _RULES: Final[Mapping[_Rule, str]] = {
     attending.llama: "llama ministral3 smollm3",
     attending.uniform: (
@@ -61,8 +61,8 @@ RULES: Final[Mapping[str, _Rule]] = MappingProxyType(
     {name: rule for rule, names in _RULES.items() for name in names.split()}
 )
 
-# Other names of the same (MODEL_REMAPPING of mlx_lm.utils), and wrappers around a language
-# model whose config is nested and names no type of its own.
+# Other names of the same architectures (MODEL_REMAPPING of mlx_lm.utils), and wrappers around a
+# language model whose nested config has no model type.
 _SAME: Final[Mapping[str, str]] = {
     "mistral": "llama",
     "iquestcoder": "llama",
@@ -118,11 +118,11 @@ def _vocabulary(text: Config, whole: Config) -> int:
 
 
 def _activation_width(config: Config) -> int:
-    """Elements of one token in the widest place of a layer.
+    """Elements that a layer holds for one token where it is widest.
 
-    The residual stream, its norm, and queries or output beside it; then gate, up and their
-    product (``SwiGLU``), or the same of each expert that a token goes to, with its inputs
-    gathered and its outputs before they are joined (mlx_lm.models.switch_layers).
+    These are the residual stream, its norm, and queries or output; then gate, up and their product
+    (``SwiGLU``). With experts it is the same of each expert that a token goes to, and the inputs
+    and outputs of the experts (mlx_lm.models.switch_layers).
     """
     hidden = config.number("hidden_size", config.number("n_embd", 1))
     dense = 3 * config.largest("intermediate_size", 4 * hidden)

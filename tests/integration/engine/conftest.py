@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.backend.mlx.backend import MlxBackend
-from omlxd.backend.mlx.imports import import_mlx_lm
+from omlxd.backend.mlx.backend import MlxBackend, import_mlx_lm
 from omlxd.backend.protocol import BackendOptions
 from omlxd.engine.handle import Engine
 from omlxd.engine.options import EngineOptions

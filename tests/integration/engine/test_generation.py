@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omlxd.backend.mlx.imports import import_mlx_lm
+from omlxd.backend.mlx.backend import import_mlx_lm
 from omlxd.backend.sequence import FinishReason, NewToken, Sampling, SequenceSpec
 from omlxd.engine.handle import Engine, Generation, RequestPhase, TokensArrived
 from omlxd.errors import GenerationFailed, InvalidRequest

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from omlxd.backend.mlx.imports import import_mlx_lm
+from omlxd.backend.mlx.backend import import_mlx_lm
 
 
 def on_a_thread(work: Callable[[], None]) -> None:

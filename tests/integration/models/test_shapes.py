@@ -6,9 +6,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlxd.backend.mlx.imports import import_mlx_lm
+from omlxd.backend.mlx.backend import import_mlx_lm
 from omlxd.backend.shapes.read import RULES, model_shape
-from omlxd.policy.footprint import ModelShape, Plan, attention_bytes, kept_bytes
+from omlxd.policy.footprint import ModelShape, Workload, attention_bytes, kept_bytes
 from tests.support.tiny_configs import tiny_config
 
 TOKENS = 300
@@ -82,5 +82,5 @@ def test_an_attention_outside_the_fused_kernels_takes_what_the_formula_says(
 
 def test_a_plan_counts_every_sequence() -> None:
     shape = shape_of(tiny_config("qwen2"), 4)
-    assert Plan(context=1000, sequences=3).sequences == 3
+    assert Workload(context=1000, sequences=3).sequences == 3
     assert kept_bytes(shape, 1000) == 4 * 2 * 2 * 16 * 4 * 1024

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from omlxd.backend.shapes.read import RULES, UnknownShape, model_shape
-from omlxd.policy.footprint import ModelShape, Plan, footprint, kept_bytes
+from omlxd.policy.footprint import ModelShape, Workload, footprint, kept_bytes
 from tests.support.tiny_configs import BASE, tiny_config
 
 
@@ -36,16 +36,16 @@ def test_llama_3_8b_keeps_128_kib_a_token() -> None:
         "num_key_value_heads": 8,
         "vocab_size": 128256,
     }
-    assert footprint(understood(config), Plan(context=1)).kv_token == 128 * 1024
+    assert footprint(understood(config), Workload(context=1)).kv_token == 128 * 1024
 
 
 def test_without_kv_heads_every_head_keeps_its_own() -> None:
     config = {k: v for k, v in tiny_config("qwen2").items() if k != "num_key_value_heads"}
-    assert footprint(understood(config), Plan(context=1)).kv_token == 4 * 2 * 4 * 16 * 2
+    assert footprint(understood(config), Workload(context=1)).kv_token == 4 * 2 * 4 * 16 * 2
 
 
 def test_only_every_fourth_layer_of_a_hybrid_grows() -> None:
-    hybrid = footprint(understood(tiny_config("qwen3_next")), Plan(context=1000))
+    hybrid = footprint(understood(tiny_config("qwen3_next")), Workload(context=1000))
     assert hybrid.kv_token == 2 * 2 * 24 * 2
 
 

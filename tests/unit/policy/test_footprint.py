@@ -9,8 +9,8 @@ from omlxd.policy.footprint import (
     Attention,
     LayerShape,
     ModelShape,
-    Plan,
     Scores,
+    Workload,
     attention_bytes,
     footprint,
     kept_bytes,
@@ -51,14 +51,14 @@ def test_recurrent_layers_keep_the_same_whatever_the_length() -> None:
 
 
 def test_a_model_without_growing_layers_has_no_bytes_a_token() -> None:
-    assert footprint(shape((RECURRENT, 4)), Plan(context=5000)).kv_token == 0
-    assert footprint(shape((SLIDING, 1), (FULL, 2)), Plan(context=5000)).kv_token == 2048
+    assert footprint(shape((RECURRENT, 4)), Workload(context=5000)).kv_token == 0
+    assert footprint(shape((SLIDING, 1), (FULL, 2)), Workload(context=5000)).kv_token == 2048
 
 
 def test_deepseek_v3_keeps_70272_bytes_a_token() -> None:
     """61 layers of 512 + 64 elements of 2 bytes, whatever the heads are."""
     layer = LayerShape(token_bytes=576 * 2, attention=Attention(128, 128, 128, latent=True))
-    assert footprint(shape((layer, 61)), Plan(context=1)).kv_token == 70_272
+    assert footprint(shape((layer, 61)), Workload(context=1)).kv_token == 70_272
 
 
 def test_a_fused_attention_does_not_grow_with_the_context() -> None:
@@ -97,15 +97,15 @@ def test_latent_attention_is_never_cheap() -> None:
 
 def test_windowed_layers_hold_a_chunk_more_while_they_prefill() -> None:
     model = shape((SLIDING, 10))
-    small = prefill_bytes(model, Plan(context=100_000, chunk=256))
-    large = prefill_bytes(model, Plan(context=100_000, chunk=2048))
+    small = prefill_bytes(model, Workload(context=100_000, chunk=256))
+    large = prefill_bytes(model, Workload(context=100_000, chunk=2048))
     assert large - small > 10 * 1024 * (2048 - 256)
 
 
 def test_the_chunk_is_no_longer_than_the_prompt() -> None:
     model = shape((FULL, 1))
-    assert prefill_bytes(model, Plan(context=10, chunk=10_000)) == prefill_bytes(
-        model, Plan(context=10, chunk=10)
+    assert prefill_bytes(model, Workload(context=10, chunk=10_000)) == prefill_bytes(
+        model, Workload(context=10, chunk=10)
     )
 
 
@@ -128,15 +128,15 @@ def test_more_tokens_and_more_sequences_never_take_less(
     model: ModelShape, one: int, other: int, sequences: int
 ) -> None:
     low, high = sorted((one, other))
-    few = footprint(model, Plan(context=low))
-    assert footprint(model, Plan(context=high)).bytes >= few.bytes
-    assert footprint(model, Plan(context=low, sequences=sequences)).bytes >= few.bytes
+    few = footprint(model, Workload(context=low))
+    assert footprint(model, Workload(context=high)).bytes >= few.bytes
+    assert footprint(model, Workload(context=low, sequences=sequences)).bytes >= few.bytes
 
 
 @given(models, tokens)
 def test_the_kv_of_many_sequences_is_that_of_one_so_often(model: ModelShape, context: int) -> None:
-    one = footprint(model, Plan(context=context)).kv
-    assert footprint(model, Plan(context=context, sequences=5)).kv == 5 * one
+    one = footprint(model, Workload(context=context)).kv
+    assert footprint(model, Workload(context=context, sequences=5)).kv == 5 * one
 
 
 @given(tokens)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlxd.policy.load_share import LoadPace, goes_on, may_load, spent, waited
+from omlxd.policy.load_share import LoadPace, after_piece, after_steps, may_load, may_load_again
 
 SHARE, MOST = 0.3, 0.5
 
@@ -12,12 +12,12 @@ def run(piece: float, step: float, seconds: float, share: float = SHARE) -> tupl
     """Steps and pieces by turns as the device thread takes them: (seconds of pieces, pieces)."""
     now, loading, pieces, pace = 0.0, 0.0, 0, LoadPace()
     while now < seconds:
-        if not goes_on(pace):
+        if not may_load_again(pace):
             now += step
-        pace = waited(pace, now, share=share, most=MOST)
+        pace = after_steps(pace, now, share=share, most=MOST)
         if may_load(pace):
             now, loading, pieces = now + piece, loading + piece, pieces + 1
-            pace = spent(pace, now)
+            pace = after_piece(pace, now)
     return loading, pieces
 
 
@@ -39,23 +39,23 @@ def test_long_steps_are_followed_by_many_pieces() -> None:
 
 
 def test_what_was_saved_up_is_bounded() -> None:
-    pace = waited(LoadPace(at=0.0), 1000.0, share=SHARE, most=MOST)
+    pace = after_steps(LoadPace(at=0.0), 1000.0, share=SHARE, most=MOST)
     assert pace.credit == MOST
 
 
 def test_the_first_piece_is_free_to_begin_and_brings_no_old_credit() -> None:
-    pace = waited(LoadPace(), 1000.0, share=SHARE, most=MOST)
+    pace = after_steps(LoadPace(), 1000.0, share=SHARE, most=MOST)
     assert may_load(pace)
-    assert not goes_on(pace)
+    assert not may_load_again(pace)
 
 
 def test_without_a_clock_that_moves_steps_and_pieces_alternate() -> None:
     pace = LoadPace()
     for _ in range(5):
-        pace = waited(pace, 7.0, share=SHARE, most=MOST)
+        pace = after_steps(pace, 7.0, share=SHARE, most=MOST)
         assert may_load(pace)
-        pace = spent(pace, 7.0)
-        assert not goes_on(pace)
+        pace = after_piece(pace, 7.0)
+        assert not may_load_again(pace)
 
 
 @given(

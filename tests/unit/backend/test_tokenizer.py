@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from omlxd.backend.mlx.tokenizer_files import read_tokenizer_files
+from omlxd.backend.mlx.tokenizer import read_tokenizer_files
 from omlxd.errors import ModelBroken
 
 DEEP = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"

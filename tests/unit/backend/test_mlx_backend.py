@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlxd.backend.mlx.failures import raise_if_device_lost, reason_of
+from omlxd.backend.mlx.backend import raise_if_device_lost, reason_of
 from omlxd.errors import EngineDied
 
 METAL = "[METAL] Command buffer execution failed: "
