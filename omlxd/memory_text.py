@@ -1,4 +1,4 @@
-"""What the memory guard and the admission of loads tell people: marks, terms and remedies in words.
+"""Marks, terms and remedies of the memory guard and of the admission of loads, in words.
 
 The policy decides with numbers only. Clients, logs and the doctor read the texts made here.
 """
@@ -26,7 +26,7 @@ class Mark(Enum):
 
 
 def mark_of(pause: Pause) -> Mark:
-    """The mark that holds new requests up."""
+    """The mark that new requests wait for."""
     match pause:
         case Pause.LEVEL:
             return Mark.SOFT
@@ -61,7 +61,7 @@ def shortage(
 
 
 def pressure(memory: MemoryState) -> dict[str, Any]:
-    """The ``shortage`` that holds requests up or ends them; a request has no estimate yet."""
+    """The ``shortage`` for which requests wait or end; there is no estimate for a request yet."""
     if memory.emergency:
         mark = Mark.CEILING
     elif memory.level is Level.HARD:
@@ -72,7 +72,7 @@ def pressure(memory: MemoryState) -> dict[str, Any]:
 
 
 def in_words(details: Mapping[str, Any]) -> str:
-    """What ``shortage`` gave, as sentences."""
+    """The details of ``shortage`` as sentences."""
     usage, limit, term = details["usage_bytes"], details["limit_bytes"], details["binding"]
     used = "An unknown amount" if usage is None else format_bytes(usage)
     by = f", set by the {term.replace('_', ' ')} limit" if term else ""
@@ -141,7 +141,7 @@ def binding_name(ceilings: Ceilings, binding: Binding | None) -> str:
 
 
 def remedy(ceilings: Ceilings, binding: Binding | None) -> str:
-    """What moves the term ``binding``, as a sentence; empty when there is no ceiling."""
+    """How to raise the term ``binding``, as a sentence; empty when there is no ceiling."""
     match binding:
         case None:
             return ""

@@ -1,4 +1,4 @@
-"""Routes of the memory guard: what it thinks, what it is told, and what it decides, live."""
+"""Routes of the memory guard: its state, changes of its policy, and its decisions as they come."""
 
 import json
 from contextlib import aclosing
@@ -32,13 +32,13 @@ def guard_routes(guard: Enforcer, options: ApiOptions) -> APIRouter:
 
     @routes.put(PATH, openapi_extra=_change_body())
     async def change(request: Request) -> Response:
-        """In force with the next tick, which it waits for."""
+        """Changes the policy and waits for the next tick, which uses it."""
         await guard.change(read_object(await request.body()))
         return JSONResponse(guard_body(guard))
 
     @routes.get(f"{PATH}/events")
     async def events() -> Response:
-        """The last decisions first, then each as it is made."""
+        """The last decisions first, then each new one."""
         return Exchange(lambda receive, send: _tell(guard, options, receive, send))
 
     return routes

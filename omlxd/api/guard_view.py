@@ -32,7 +32,7 @@ from omlxd.policy.usage import Usage, age, recent
 from omlxd.units import GiB, format_bytes
 
 RECENT: Final = 20
-"""Decisions in one answer; the events have all that are kept."""
+"""Decisions in one answer; the events give all that are kept."""
 
 ACTION_NAMES: Final[Mapping[type[Action], str]] = {
     DropImageCache: "drop_image_cache",
@@ -143,27 +143,17 @@ def _sizes(memory: MemoryState) -> dict[str, int]:
 def policy_body(in_force: PolicyInForce) -> dict[str, Any]:
     """For each key that may be set: the value in force, the one that was set, and where."""
     policy = in_force.policy
-    effective = {
-        "enabled": policy.enabled,
-        "enforce": policy.enforce,
-        "tier": policy.tier.value,
-        "custom_ceiling_gb": _gigabytes(policy.custom_ceiling_bytes),
-        "soft_threshold": policy.soft,
-        "hard_threshold": policy.hard,
-    }
+    as_set = {key: _as_set(key, getattr(policy, field)) for key, field in FIELDS.items()}
+    effective = {**as_set, "soft_threshold": policy.soft, "hard_threshold": policy.hard}
     return {
-        key: {
-            "value": effective[key],
-            "set": _as_set(key, getattr(policy, field)),
-            "origin": in_force.origins[key].value,
-        }
-        for key, field in FIELDS.items()
+        key: {"value": effective[key], "set": value, "origin": in_force.origins[key].value}
+        for key, value in as_set.items()
     }
 
 
 def ceiling_body(memory: MemoryState | None) -> dict[str, Any]:
-    """The ceiling, its terms, the one that binds, and every bound that follows from it; whether
-    it is enforced, and whether and why new requests wait (where it is not: would wait)."""
+    """The ceiling, its terms, the binding one, and every bound that follows from it; whether it is
+    enforced, and whether and why new requests wait (or would wait, when it is not enforced)."""
     if memory is None:
         keys = (
             *("bytes", "binding", "remedy", "enforced", "admission_paused", "pause_cause"),
@@ -217,13 +207,13 @@ def readings_body(memory: MemoryState | None, now: float) -> dict[str, Any]:
 
 
 def entry_body(entry: Entry) -> dict[str, Any]:
-    """One decision, what it rested on and what came of it. ``times``: so many ticks in a row came
-    to the same, from ``time`` to ``last_time``; who follows the events is told of the first.
+    """One decision, the reading behind it and what became of it. ``times``: how many ticks in a row
+    decided the same, from ``time`` to ``last_time``; the events give the first of them only.
 
-    ``reclaimed_bytes``: what earlier actions freed that cannot say so at once, see ``Entry``.
+    ``reclaimed_bytes``: what earlier actions have freed late, see ``Entry``.
 
-    What the pool unloads to make room for a load is an entry too. Who follows is told of it when
-    the model is asked to leave, and again under the same number once it has left.
+    What the pool unloads to make room for a load is an entry too. The events give it when the model
+    is asked to leave, and again under the same number once it has left.
     """
     memory = entry.decision.memory
     return {

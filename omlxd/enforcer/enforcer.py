@@ -29,7 +29,7 @@ from omlxd.policy.usage import measure_usage
 log = structlog.get_logger(__name__)
 
 MAX_LOOKS = 24
-"""Looks in one tick; what is left over then waits for the next."""
+"""Most looks in one tick; the rest waits for the next tick."""
 ARRIVAL_INTERVAL = 0.5
 """Seconds; arrivals closer together than half a poll wake the guard once."""
 FIRST_TICK_LIMIT = 5.0
@@ -40,7 +40,7 @@ CHANGE_LIMIT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """How the last tick went. Seconds; ``failed`` is the error's text."""
+    """How the last tick went. Times in seconds; ``failed`` is the text of the error."""
 
     at: float
     took: float
@@ -67,7 +67,7 @@ class Enforcer:
         self._asked: list[asyncio.Future[None]] = []
         self._last_arrival: float | None = None
         self._changing = asyncio.Lock()
-        # Its own, so that other work in threads never makes the guard wait for its turn.
+        # A thread of its own, so that the guard never waits for other work in threads.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="guard-reader")
         self.published: MemoryState | None = None
         self.record = Record()
@@ -80,7 +80,7 @@ class Enforcer:
 
     @property
     def now(self) -> float:
-        """Of the guard's clock."""
+        """By the guard's clock."""
         return self._ports.clock()
 
     @property
@@ -103,7 +103,7 @@ class Enforcer:
 
     @property
     def interval(self) -> float:
-        """Seconds until the next look, were the tick to end now."""
+        """Seconds until the next look, if the tick ended now."""
         activity = self._ports.activity()
         return poll_interval(
             self._state.level,
@@ -115,7 +115,7 @@ class Enforcer:
         )
 
     def wake(self, *, active: bool = False) -> None:
-        """Look again at once; from any thread. ``active`` keeps the pace up for a while."""
+        """Look again at once; from any thread. ``active``: look more often for a while."""
         if self._loop is None or self._loop.is_closed():
             return
         if active:
@@ -123,7 +123,7 @@ class Enforcer:
         self._loop.call_soon_threadsafe(self._woken.set)
 
     async def look_now(self, limit: float) -> bool:
-        """Wake it and wait for a whole tick; False when none ended within ``limit`` seconds."""
+        """Wait for a whole tick from now on; False when none has ended within ``limit`` seconds."""
         if not self.running:
             return False
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -197,7 +197,7 @@ class Enforcer:
             self._reader.shutdown(wait=False)
 
     async def _pause(self, seconds: float) -> None:
-        # Not wait_for: that of Python 3.11 forgets a cancellation that comes with the wake.
+        # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -219,9 +219,9 @@ class Enforcer:
         self.report = TickReport(at, time.perf_counter() - began, looks, failed)
 
     async def tick(self) -> int:
-        """One tick; how many looks it took."""
+        """One tick; returns how many looks it took."""
         policy = self.settings.in_force.policy
-        # Where the models live on a device of its own, its reading is made of the sample.
+        # First the sample: for a device with memory of its own the reading is made from it.
         sample = await self._ports.sample()
         reading = await self._read()
         outcomes: tuple[ActionOutcome, ...] = ()
@@ -310,10 +310,10 @@ class Enforcer:
 
 
 def _renewed(first: MemoryReading, now: MemoryReading) -> MemoryReading:
-    """A later look of a tick: fresh footprints beside the host counters of the tick's start.
+    """For a later look of a tick: new footprints with the host counters of its first look.
 
-    The counters are rate-limited and silently stale; with a fresh footprint beside them the
-    ceiling would drop just after an unload.
+    The system limits how often the counters change, without saying so. Old counters with a new
+    footprint would lower the ceiling just after an unload.
     """
     sources = {
         **first.sources,

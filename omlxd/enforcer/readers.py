@@ -1,4 +1,4 @@
-"""How the guard looks at machine, runtime and models, and what it says when looking changes."""
+"""Reads the machine and the allocator for the guard, and logs when a source fails."""
 
 import asyncio
 import threading
@@ -17,13 +17,13 @@ from omlxd.policy.readings import AllocatorSample, MemoryReading, Source
 log = structlog.get_logger(__name__)
 
 FRESH = 0.1
-"""Seconds for which the device thread's last sample is as good as a new one."""
+"""Seconds for which the last sample of the device thread is used instead of a new one."""
 SAMPLE_LIMIT = 0.1
-"""Seconds a tick waits for a new one; an idle device thread answers in well under one of them."""
+"""Seconds that a tick waits for a new sample; an idle device thread answers much sooner."""
 
 
 class HostReader:
-    """One caller of the host at a time; says when the machine slept or a source failed."""
+    """Lets one caller at a time read the host, and logs when it slept or a source failed."""
 
     def __init__(self, host: Host, sleep: SleepWatch, woke_up: Callable[[], None]) -> None:
         """``woke_up`` is called from the reading's thread after the machine slept."""
@@ -31,7 +31,7 @@ class HostReader:
         self._sleep = sleep
         self._woke_up = woke_up
         self._degraded: tuple[str, ...] = ()
-        # Readings and the allocator's relief come from different threads of the loop's pool.
+        # Readings and releases of free memory come from different threads.
         self._turn = threading.Lock()
 
     def read(self, now: float) -> MemoryReading:
@@ -58,12 +58,12 @@ class HostReader:
 
 
 class AllocatorSampler:
-    """The runtime's numbers without ever calling it: samples of the device thread."""
+    """The numbers of MLX, from samples of the device thread: no other thread may call MLX."""
 
     def __init__(
         self, engine: Engine, clock: Callable[[], float], working: Callable[[], bool]
     ) -> None:
-        """``working``: the device thread has work, so a sample comes with each step anyway."""
+        """``working``: the device thread has work, so it takes a sample after each step."""
         self._engine = engine
         self._clock = clock
         self._working = working
@@ -74,14 +74,14 @@ class AllocatorSampler:
 
     @property
     def latest(self) -> AllocatorSample | None:
-        """The last sample. Without work nothing has changed it since, so it is of now."""
+        """The last sample. While there is no work nothing changes, so its time is now."""
         latest = self._engine.latest_sample
         if latest is None or self._working():
             return latest
         return replace(latest, taken_at=self._clock())
 
     async def sample(self) -> AllocatorSample | None:
-        """Fresh when the device thread is idle, else its last; never waits for a step."""
+        """A new one when the device thread is idle, else its last; never waits for a step."""
         engine = self._engine
         latest = engine.latest_sample
         if latest is None or self._working() or self._clock() - latest.taken_at <= FRESH:
@@ -93,7 +93,7 @@ class AllocatorSampler:
             return engine.latest_sample
 
     def memory(self) -> RuntimeMemory:
-        """What the host layer asks of the runtime."""
+        """What the host layer needs to know of the runtime."""
         return RuntimeMemory(working_set=self._working_set, device=self._device)
 
     def _working_set(self) -> int | None:
@@ -115,7 +115,7 @@ class AllocatorSampler:
 def with_footprints(
     reading: MemoryReading, footprint: int | None, graphics: int | None, now: float
 ) -> MemoryReading:
-    """``reading`` with the own footprint of ``now`` and the graphics part of that instant."""
+    """``reading`` with the own footprint, and its graphics part, as of ``now``."""
     if footprint is None:
         return reading
     source = Source("own footprint", now)

@@ -1,4 +1,4 @@
-"""The guard's memory of itself: the last decisions, and who listens for the next."""
+"""The record of the guard's last decisions, and the listeners for new ones."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,7 @@ LISTENER_BACKLOG = 500
 ROOM_RULE = "room_for_load"
 """Name of the rule in the entries of evictions for a load."""
 NOTABLE = MiB
-"""Bytes; a pool that gives back less was as good as empty, as before most loads."""
+"""Bytes; less than this from the buffer cache, as before most loads, is not worth an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,10 @@ class Entry:
     """One decision, what it rested on and what came of it.
 
     Attributes:
-        number: ascending; times: how many ticks in a row have come to the same.
-        at, last_at: of the guard's clock, first and last of them; unix_at: seconds since 1970.
+        number: ascending.
+        times: how many ticks in a row have had this same decision.
+        at, last_at: time of the first and the last of them, by the guard's clock.
+        unix_at: as ``at``, in seconds since 1970.
         decision, outcomes: of the last of them.
         eviction: this entry is about a model that leaves for a load of another. The decision in it
             tells the memory of that time and, in words, what happens.
@@ -46,9 +48,9 @@ class Entry:
     changed: bool
     """The level or the pause changed with it."""
     reclaimed: int = 0
-    """Bytes that the allocator's pool gave back since the decision before, summed over all
-    repetitions. The device thread does that at its next step boundary, and requests that were
-    aborted leave theirs in the pool, so what those actions freed is told here and not in their
+    """Bytes that the buffer cache gave back since the decision before, added up over all
+    repetitions. A reclaim happens at the next step boundary, and the memory of aborted requests
+    goes into the buffer cache first. So what those actions free is counted here and not in their
     outcomes."""
     eviction: Eviction | None = None
 
@@ -66,7 +68,7 @@ class Entry:
         return self.unix_at + self.last_at - self.at
 
     def repeats(self, before: "Entry") -> bool:
-        """It says once more what ``before`` said: nothing has changed, and nothing came of it."""
+        """Whether it is the same decision as ``before``, without any change or effect."""
         return (
             not self.changed
             and max(self.reclaimed, before.reclaimed) < NOTABLE
@@ -76,13 +78,13 @@ class Entry:
 
 
 def _had_effect(done: ActionOutcome) -> bool:
-    """A flag that is set once more is not worth telling again, nor is what was refused."""
+    """Whether the action did something. To set a flag again does nothing, like a refusal."""
     asked = isinstance(done.action, ReclaimBufferCache | IdleReclaim | WalkStoreCap)
     return bool(done.freed) or (done.accepted and not asked)
 
 
 def _gist(decision: Decision) -> tuple[object, ...]:
-    """What makes two decisions the same; sizes change from one look to the next."""
+    """What two decisions have in common when they count as the same; sizes may differ."""
     return (
         decision.rule,
         tuple((type(action), subject(action)) for action in notable_actions(decision.actions)),
@@ -95,7 +97,7 @@ def _gist(decision: Decision) -> tuple[object, ...]:
 
 
 def notable_actions(actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """The actions worth telling: the store caps walk on every tick."""
+    """The actions that are shown: all but those of the store caps, which come on every tick."""
     return tuple(action for action in actions if not isinstance(action, WalkStoreCap))
 
 
@@ -111,8 +113,8 @@ def _eviction_reason(eviction: Eviction) -> str:
 
 
 class Record:
-    """A ring of the last decisions. What a tick says just as the tick before it did, look for look,
-    is one entry with a count."""
+    """The last decisions. When a tick decides the same as the tick before it at the same look,
+    both are one entry with a count."""
 
     def __init__(self) -> None:
         self._ring: deque[Entry] = deque(maxlen=RING)
@@ -131,11 +133,11 @@ class Record:
 
     @property
     def last(self) -> Entry | None:
-        """The decision made last, which may be a repetition of an older one in the ring."""
+        """The last decision, which may be a repetition of an older one in the ring."""
         return self._last
 
     def add(self, entry: Entry, *, begins: bool) -> Entry:
-        """Keep ``entry`` and tell the listeners what is new; the number in it is given here.
+        """Keep ``entry`` under a new number and send it to the listeners, or count a repetition.
 
         ``begins``: it is the first of its tick.
         """
@@ -154,7 +156,7 @@ class Record:
             )
             self._ring[before.number - self._count - 1] = entry
         else:
-            # What comes after it is news too, or it would be told before its cause.
+            # The rest of this tick is new as well, or it would come before its cause.
             self._tick_before = []
             self._count += 1
             entry = replace(entry, number=self._count)
@@ -184,7 +186,7 @@ class Record:
         self._tell(entry)
 
     def _counterpart(self) -> Entry | None:
-        """What the tick before said at this point."""
+        """The entry of the tick before at the same look."""
         place = len(self._tick)
         if place >= len(self._tick_before):
             return None
@@ -192,14 +194,14 @@ class Record:
         return self._ring[-1 - behind] if behind < len(self._ring) else None
 
     def close(self) -> None:
-        """Nothing more will come: whoever follows is let go."""
+        """Nothing more will come: the streams of all listeners end."""
         self._closed = True
         self._tell(None)
 
     async def follow(self, *, replay: bool = False) -> AsyncGenerator[Entry]:
-        """Entries from now on until ``close``, a slow reader losing the oldest.
+        """Entries from now on until ``close``. A slow reader loses the oldest ones.
 
-        ``replay``: those kept are given first, without a gap or a repetition after them.
+        ``replay``: the kept entries come first, without a gap or a repetition after them.
         """
         queue: asyncio.Queue[Entry | None] = asyncio.Queue(LISTENER_BACKLOG)
         self._listeners.add(queue)

@@ -53,8 +53,8 @@ _DECLARED = {
 }
 _MARKS = ("soft_threshold", "hard_threshold")
 _MAY_CLASH = (("soft_threshold",), ("hard_threshold",), _MARKS, ("tier",), (*_MARKS, "tier"))
-"""What is left out of what was stored, the first that helps, when it contradicts what a flag, the
-environment or the file now says. Nothing else can: all the rest stays in force."""
+"""Stored values may contradict what a flag, the environment or the file says now. Then these keys
+are left out, the first of these groups that helps; all other stored values stay in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PolicyInForce:
     origins: Mapping[str, From]
     """By key of the API."""
     dormant: Mapping[str, Any]
-    """What was set over the API and is out of force, as it was set."""
+    """What was set over the API and is not in force, as it was set."""
 
 
 def guard_settings(
@@ -96,15 +96,15 @@ class GuardSettings:
     ) -> None:
         """``origins`` by key of the API; what it leaves out is a default.
 
-        ``stored`` is what ``store`` was last given. Entries that no longer read, or that the
-        configuration now contradicts, are not in force and told, each by name, in ``dropped``.
-        They stay stored until they are set anew or reset.
+        ``stored`` is what ``store`` was last given. An entry that cannot be read any more, or that
+        contradicts the configuration, is not in force, and ``dropped`` has a sentence about it.
+        It stays stored until its key is set or reset.
         """
         self._configured = configured
         self._origins = origins
         self._store = store
         self._set: dict[str, Any] = {}
-        """Typed, those out of force included."""
+        """Typed values, also those that are not in force."""
         self._unread: dict[str, Any] = {}
         """As stored."""
         self.dropped: tuple[str, ...] = self._restore(stored)
@@ -116,10 +116,10 @@ class GuardSettings:
         return self._in_force
 
     def change(self, body: Mapping[str, Any]) -> PolicyInForce:
-        """Set the given keys, all or none; ``None`` returns a key to what is below the API.
+        """Set the given keys, all or none; None returns a key to the file or the default.
 
-        Marks that were out of force come back where this makes room for them. A tier does not,
-        since a bolder one must never follow from something else: it is over then.
+        Marks that were not in force come back when this change makes them valid. A tier does not
+        come back but is forgotten: no other change may lead to a bolder tier.
 
         Raises InvalidRequest naming the first wrong key, SettingLocked for a key that a flag
         or an environment variable has fixed.
@@ -139,7 +139,7 @@ class GuardSettings:
             kept = _without(kept, ("tier",))
             out = self._clashing(kept)
         if any(key in wanted or key not in self._out for key in out):
-            # Only what was out of force may stay so; what this call contradicts of it is over.
+            # Values that were not in force and contradict this call are forgotten.
             kept, out = _without(kept, self._out - wanted.keys()), frozenset()
         in_force = self._merge(kept, out)
         changed = {FIELDS[key] for key, value in wanted.items() if value is not None}
@@ -202,7 +202,7 @@ class GuardSettings:
 
 
 def _is_storable(value: Any) -> bool:
-    """JSON that reads is not always JSON that may be written: NaN, half a character."""
+    """Not all JSON that can be read may be written again: NaN, half a character."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):

@@ -1,22 +1,22 @@
-"""What the guard may ask for: one frozen class each, and what came of it."""
+"""What the guard may ask for: one frozen class for each action, and what became of it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DropImageCache:
-    """Forget decoded images; the cheapest thing to give up."""
+    """Drop the cache of decoded images. Nothing is cheaper to give up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimBufferCache:
-    """Every scheduler returns pooled bytes at its next step boundary, also under load."""
+    """Every scheduler clears the buffer cache at its next step boundary, also under load."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkRamCache:
-    """Drop least recently used cached prefixes, never a block of a request that is running,
-    prefilling or queued; dirty ones go to the SSD tier first."""
+    """Drop the least recently used cached prefixes. Blocks that were not written yet go to the SSD
+    tier first. A block of a request that is running, prefilling or queued is never dropped."""
 
     bytes: int
 
@@ -37,9 +37,8 @@ class EvictModel:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Set running requests aside, their KV to the SSD tier, their place in the queue kept.
-
-    The last thing before a request is aborted; no rule asks for it yet.
+    """Stop running requests for a while: their KV goes to the SSD tier, and they keep their place
+    in the queue. It comes before a request is aborted. No rule asks for it yet.
     """
 
     request_ids: tuple[str, ...]
@@ -56,7 +55,7 @@ class AbortRequests:
 class MarkPendingUnload:
     """Take no new request for the model, try to unload it now, else as soon as it has drained.
 
-    The doer gives the mark a deadline, so that it always clears.
+    Whoever carries this out gives the mark a deadline, so that it always ends.
     """
 
     model_id: str
@@ -71,13 +70,13 @@ class AbortLoads:
 
 @dataclass(frozen=True, slots=True)
 class IdleReclaim:
-    """Every scheduler returns pooled bytes once it is idle; the flag stays set until then."""
+    """Every scheduler clears the buffer cache once it is idle; the flag stays set until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalkStoreCap:
-    """Every scheduler moves its cap of finished caches in storage one step (+1 or -1), from 1
-    up to its maximum number of sequences."""
+    """Every scheduler changes its limit of finished caches in storage by one step (+1 or -1). The
+    limit stays between 1 and its maximum number of sequences."""
 
     step: int
 
@@ -103,9 +102,9 @@ class ActionOutcome:
 
     action: Action
     accepted: bool = True
-    """False when nobody took it or its precondition was gone."""
+    """False when nobody took it, or what it needs is no longer so."""
     freed: int | None = None
-    """Bytes it gave back, measured; None when it cannot say yet, as a reclaim of the pool and an
-    abort never can: the device thread carries them out later."""
+    """Measured bytes that came free. None when they are not known yet. For a reclaim and an abort
+    they never are, since the device thread carries these out later."""
     in_flight: bool = False
-    """Taken, but not done within one poll; its bytes count as being freed."""
+    """It was taken and needs longer than one poll; its bytes count as being freed."""

@@ -1,4 +1,4 @@
-"""May this model be loaded, and what must go first? The smallest harm that makes room."""
+"""Decides whether a model may be loaded now, and which models must leave first."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,13 @@ from omlxd.policy.readings import ModelView
 from omlxd.policy.usage import Usage
 
 STOPPED_REST = 5.0
-"""Seconds for which a load that the guard has stopped waits, whatever room there seems to be: it
-may take more than it should. Long enough for the guard to look again, or stopped loads would follow
-closely."""
+"""Seconds that a model waits after the guard has stopped its load, even if there seems to be room:
+it may take more than expected. The guard looks again within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadNeed:
-    """What one load will take: weights, and headroom for its first prefill; bytes."""
+    """What one load needs, in bytes: its weights, and headroom for its first prefill."""
 
     model_id: str
     weights_bytes: int
@@ -32,13 +31,13 @@ class LoadNeed:
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """The machine as a load finds it.
+    """What a load is decided on.
 
     Attributes:
-        models: all models in memory, or on their way in or out.
+        models: all models that are loaded, being loaded or being unloaded.
         usage: measured.
-        reserved: bytes promised to loads and requests that are not allocated yet.
-        evicted: something was unloaded for this load, so the footprint may still show residue.
+        reserved: bytes that are promised to loads and requests and not allocated yet.
+        evicted: something was unloaded for this load. The footprint may still show it for a while.
         paused: admission of requests is paused.
         enforce: False when the guard only watches; it then refuses and evicts nothing.
         since_stopped: seconds since the guard ended a load of it; infinite where it never did.
@@ -64,9 +63,9 @@ class LoadContext:
 
     @property
     def current(self) -> int:
-        """Bytes in use for this purpose: the largest of what is measured and what is tracked.
+        """Bytes in use: the larger one of what is measured and what is tracked.
 
-        What the allocator pools is not in the way: it is given back before a load begins.
+        The allocator's buffer cache does not count: it is given back before a load begins.
         """
         if self.evicted and self.usage.fresh:
             return max(self.usage.active or 0, self.tracked)
@@ -74,7 +73,7 @@ class LoadContext:
 
     @property
     def measured(self) -> int:
-        """The same by all that is measured, residue of what was unloaded included."""
+        """The same with everything that is measured, also what was unloaded and still shows."""
         kept = (self.usage.bytes or 0) - (self.usage.buffer_cache or 0)
         return max(kept, self.usage.active or 0, self.tracked)
 
@@ -83,7 +82,7 @@ class LoadContext:
 class Admit:
     """Load it now, with ``reserve`` bytes promised to it until they are allocated.
 
-    ``instead_of``: what a guard that acts would have said, where this one only watches.
+    ``instead_of``: what a guard that acts would have decided; set by one that only watches.
     """
 
     reserve: int
@@ -99,8 +98,10 @@ class EvictFirst:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It fits once something ends. ``drain``: models whose leaving would make room, idle ones
-    first; empty when it is enough to wait."""
+    """It fits once something has ended.
+
+    ``drain``: models that must leave to make room, idle ones first; empty when waiting is enough.
+    """
 
     reason: str
     drain: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ class RefusalKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Nothing of ours that may leave could make room, so trying again soon is of no use.
+    """Even if every model that may leave did so, there would be no room: a retry does not help.
 
     The hard mark is the one that tripped.
 
@@ -134,54 +135,55 @@ class Refuse:
 LoadPlan = Admit | EvictFirst | Wait | Refuse
 
 
-def plan_load(need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> LoadPlan:
-    """What to do about a load; asked again whenever something has changed.
+def plan_load(need: LoadNeed, context: LoadContext, ceilings: Ceilings) -> LoadPlan:
+    """What to do about a load. The pool asks again whenever something has changed.
 
     Room is made down to the soft mark. A load that nothing idle can make room for is still
     admitted under the hard mark. It waits for models in use, and is refused only when even an
     empty machine, or one with nothing but the pinned models, could not take it.
     """
-    if not scene.enforce and ceilings.enabled:
-        plan = plan_load(need, replace(scene, enforce=True), ceilings)
+    if not context.enforce and ceilings.enabled:
+        plan = plan_load(need, replace(context, enforce=True), ceilings)
         return plan if isinstance(plan, Admit) else Admit(need.bytes, instead_of=plan)
-    others = tuple(model for model in scene.models if model.id != need.model_id)
-    scene = replace(scene, models=others)
+    others = tuple(model for model in context.models if model.id != need.model_id)
+    context = replace(context, models=others)
     if never_fits(need, ceilings):
-        return _refuse(RefusalKind.MODEL_TOO_LARGE, need, scene, ceilings)
-    if scene.since_stopped < STOPPED_REST and ceilings.enabled:
+        return _refuse(RefusalKind.MODEL_TOO_LARGE, need, context, ceilings)
+    if context.since_stopped < STOPPED_REST and ceilings.enabled:
         return Wait("a load of it was just stopped by memory pressure")
-    held = is_held(scene, ceilings)
-    after = scene.current + scene.reserved + need.bytes
-    if after < ceilings.admission_soft and not held and not _still_full(need, scene, ceilings):
+    held = is_held(context, ceilings)
+    after = context.current + context.reserved + need.bytes
+    if after < ceilings.admission_soft and not held and not _still_full(need, context, ceilings):
         return Admit(need.bytes)
-    excess = after - scene.leaving - ceilings.admission_soft + 1
-    victims = choose_victims(scene.models, max(excess, int(held)))
-    if not scene.usage.fresh and (victims or not _fits(after, ceilings)):
-        # A pool of unknown size counts as used, and nothing is refused or given up for that.
+    excess = after - context.leaving - ceilings.admission_soft + 1
+    victims = choose_victims(context.models, max(excess, int(held)))
+    if not context.usage.fresh and (victims or not _fits(after, ceilings)):
+        # The buffer cache counts as used while its size is unknown. That must not refuse a load or
+        # unload a model.
         return Wait("the allocator's numbers are old")
-    if victims and _fits(after - scene.leaving - _size(victims), ceilings):
+    if victims and _fits(after - context.leaving - _size(victims), ceilings):
         return EvictFirst(tuple(model.id for model in victims))
-    if not victims and not scene.leaving and not held and _fits(after, ceilings):
+    if not victims and not context.leaving and not held and _fits(after, ceilings):
         return Admit(need.bytes)
-    return _wait_or_refuse(after, need, scene, ceilings)
+    return _wait_or_refuse(after, need, context, ceilings)
 
 
-def _still_full(need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> bool:
-    """What makes room is still there: not yet the time to take the rest for residue."""
-    after = scene.measured + scene.reserved + need.bytes
-    return bool(scene.leaving) and not _fits(after, ceilings)
+def _still_full(need: LoadNeed, context: LoadContext, ceilings: Ceilings) -> bool:
+    """Whether the models that leave to make room still fill the memory."""
+    after = context.measured + context.reserved + need.bytes
+    return bool(context.leaving) and not _fits(after, ceilings)
 
 
-def is_held(scene: LoadContext, ceilings: Ceilings) -> bool:
+def is_held(context: LoadContext, ceilings: Ceilings) -> bool:
     """While admission is paused, a model is loaded only into a machine with nothing loaded."""
     starts = request_may_start(
-        paused=scene.paused, loaded=False, idle=True, anything_loaded=bool(scene.models)
+        paused=context.paused, loaded=False, idle=True, anything_loaded=bool(context.models)
     )
     return ceilings.enabled and not starts
 
 
 def never_fits(need: LoadNeed, ceilings: Ceilings) -> bool:
-    """Whether the model alone would reach the hard mark, whatever other apps do.
+    """Whether the model would reach the hard mark even on an empty machine.
 
     Such a model would be evicted as soon as it is loaded, and loaded again, without end.
     """
@@ -203,30 +205,30 @@ def _size(models: Iterable[ModelView]) -> int:
 
 
 def _wait_or_refuse(
-    after: int, need: LoadNeed, scene: LoadContext, ceilings: Ceilings
+    after: int, need: LoadNeed, context: LoadContext, ceilings: Ceilings
 ) -> Wait | Refuse:
-    """It may not be loaded now. Waiting makes sense while something of ours will or may leave."""
-    if scene.leaving:
+    """It may not be loaded now. It waits while something of ours will leave or may leave."""
+    if context.leaving:
         return Wait("another model is being unloaded")
-    if scene.reserved or any(model.loading for model in scene.models):
+    if context.reserved or any(model.loading for model in context.models):
         return Wait("memory is promised to other loads")
     if _fits(after, ceilings):
         return Wait("admission is paused by memory pressure")
     over = after - _hard(ceilings.admission, ceilings) + 1
-    leaving = choose_victims(scene.models, over, in_use=True)
+    leaving = choose_victims(context.models, over, in_use=True)
     if _fits(after - _size(leaving), ceilings):
         return Wait("models in use are in the way", tuple(model.id for model in leaving))
-    return _refuse(RefusalKind.INSUFFICIENT_MEMORY, need, scene, ceilings)
+    return _refuse(RefusalKind.INSUFFICIENT_MEMORY, need, context, ceilings)
 
 
-def _refuse(kind: RefusalKind, need: LoadNeed, scene: LoadContext, ceilings: Ceilings) -> Refuse:
+def _refuse(kind: RefusalKind, need: LoadNeed, context: LoadContext, ceilings: Ceilings) -> Refuse:
     alone = kind is RefusalKind.MODEL_TOO_LARGE
     binding, limit = lowest(ceilings.stable_terms if alone else ceilings.terms)
-    pinned = _size(model for model in scene.models if model.pinned)
+    pinned = _size(model for model in context.models if model.pinned)
     return Refuse(
         kind=kind,
         details={
-            "usage_bytes": scene.current,
+            "usage_bytes": context.current,
             "estimate_bytes": need.bytes,
             "weights_bytes": need.weights_bytes,
             "headroom_bytes": need.headroom_bytes,

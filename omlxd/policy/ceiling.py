@@ -29,7 +29,7 @@ class Binding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DynamicFilter:
-    """The last raw dynamic terms of one tier; a new tier starts afresh."""
+    """The last raw dynamic terms of one tier; another tier starts without any."""
 
     tier: Tier | None = None
     samples: tuple[int, ...] = ()
@@ -38,10 +38,10 @@ class DynamicFilter:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the schedulers plan with; swapped whole. Bytes; ``None`` where there is no limit.
+    """What the schedulers plan with; always replaced as a whole. Bytes; None: no limit.
 
-    The marks and the hard limit are those of the scheduler ceiling, which is the ceiling
-    less the hot-cache reservation; the abort limit is less that reservation too.
+    The scheduler ceiling is the ceiling less the hot-cache reservation; the marks and the hard
+    limit are made from it. The reservation is taken off the abort limit as well.
     """
 
     generation: int = 0
@@ -74,7 +74,7 @@ class HotCache:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Every bound of one reading under one policy; bytes, ``None`` where there is no bound."""
+    """Every bound that follows from one reading and one policy; bytes, None: no bound."""
 
     enabled: bool
     tier: Tier
@@ -97,10 +97,10 @@ class Ceilings:
 
     @property
     def ceiling(self) -> int | None:
-        """Enforcement, and refusing a load. None when the guard is off."""
+        """For enforcement, and for refusing a load. None when the guard is off."""
         if not self.enabled:
             return None
-        # Without ``terms``: this is asked a dozen times a look.
+        # ``terms`` would be slower, and this is asked about twelve times a look.
         return min(s for s in (self.static, self.dynamic, self.metal) if s is not None)
 
     @property
@@ -117,25 +117,27 @@ class Ceilings:
 
     @property
     def admission(self) -> int:
-        """Evicting before a load: it works without the guard too, which then never refuses."""
+        """For evicting before a load. Without the guard models are still evicted for a load, but no
+        load is refused."""
         ceiling = self.ceiling
         return self.static if ceiling is None else ceiling
 
     @property
     def admission_soft(self) -> int:
-        """What evicting before a load aims at."""
+        """The target of evicting before a load."""
         return int(self.admission * self.soft_fraction)
 
     @property
     def residency(self) -> int | None:
-        """Where weights may live; without the dynamic term it holds still after an unload."""
+        """How much weights may take. The dynamic term is left out, since it moves after an
+        unload."""
         if not self.enabled:
             return None
         return self.static if self.device_cap is None else min(self.static, self.device_cap)
 
     @property
     def abort_limit(self) -> int | None:
-        """Stopping a running prefill; the dynamic term jitters, so it is left out."""
+        """For stopping a running prefill. The dynamic term is left out, since it varies."""
         if not self.enabled:
             return None
         return self.static if self.metal is None else min(self.static, self.metal)
@@ -150,12 +152,12 @@ class Ceilings:
 
     @property
     def stable_terms(self) -> tuple[tuple[Binding, int], ...]:
-        """The terms on an otherwise empty machine: what other apps take now is left out."""
+        """The terms on an empty machine: without what other apps use now."""
         own = self.dynamic if self.tier is Tier.CUSTOM else None
         return known_terms(self.static, own, self.metal)
 
     def limits(self, policy: GuardPolicy, *, paused: bool) -> Limits:
-        """What is handed to the schedulers; without effect when the guard only watches."""
+        """The limits for the schedulers; without effect when the guard only watches."""
         acts = self.enabled and policy.enforce
         scheduler = self.scheduler if acts else None
         return Limits(
@@ -193,7 +195,7 @@ def compute_ceilings(
     hot_cache: HotCache | None,
     now: float,
 ) -> tuple[Ceilings, DynamicFilter]:
-    """(every bound that follows from this one reading, next filter)."""
+    """(every bound that follows from this reading, next filter)."""
     tier = policy.tier
     if tier is Tier.CUSTOM:
         dynamic, kept = policy.custom_ceiling_bytes, DynamicFilter(tier)
@@ -233,7 +235,7 @@ def ceilings_by_tier(reading: MemoryReading, *, enabled: bool = True) -> Mapping
 
 
 def renumber(old: Limits, new: Limits) -> Limits:
-    """``old`` itself when nothing changed, else ``new`` under the next generation number."""
+    """``old`` itself when nothing has changed, else ``new`` with the next generation number."""
     same = replace(new, generation=old.generation)
     return old if same == old else replace(new, generation=old.generation + 1)
 
@@ -262,7 +264,7 @@ def file_cache(inactive: int, external: int) -> int:
 
 
 def counted_own(reading: MemoryReading, now: float) -> tuple[int, int] | None:
-    """(footprint, CPU part of it) at the instant of the host counters.
+    """(footprint, CPU part of it) at the time of the host counters.
 
     Without a graphics ledger the CPU part is the whole. None when unknown or too old.
     """
@@ -276,9 +278,9 @@ def counted_own(reading: MemoryReading, now: float) -> tuple[int, int] | None:
 
 
 def pushed_apps(reading: MemoryReading, tier: Tier, now: float) -> int:
-    """The share of everybody else's active memory that may go to the compressor.
+    """Bytes of the active memory of other apps that may be pushed into the compressor.
 
-    Zero where a counter it needs is unknown: the term is then what psutil would call available.
+    Zero when a counter is unknown; the dynamic term is then made of what psutil calls available.
     """
     own = counted_own(reading, now)
     inactive, active = (recent(reading, name, now) for name in ("inactive", "active"))
@@ -290,10 +292,10 @@ def pushed_apps(reading: MemoryReading, tier: Tier, now: float) -> int:
 
 
 def dynamic_term(reading: MemoryReading, tier: Tier, now: float) -> int | None:
-    """What this process holds and could still get without harming others.
+    """What this process has and could still get without harm to others.
 
-    None when footprint, free or inactive memory is unknown or too old: half a sum would be far
-    too low, and an unknown number must never lower the ceiling.
+    None when footprint, free or inactive memory is unknown or too old: a sum without one of them
+    would be far too low, and an unknown number must never lower the ceiling.
     """
     own = counted_own(reading, now)
     free, inactive = (recent(reading, name, now) for name in ("free", "inactive"))
@@ -306,7 +308,8 @@ def dynamic_term(reading: MemoryReading, tier: Tier, now: float) -> int | None:
 
 
 def metal_term(reading: MemoryReading, now: float) -> int | None:
-    """Device cap plus own CPU footprint: the cap bounds GPU memory, usage is total."""
+    """Device cap plus own CPU footprint, since the cap limits GPU memory only and usage is all
+    memory."""
     if reading.device_cap is None:
         return None
     footprint = recent(reading, "footprint", now)
@@ -319,10 +322,10 @@ def metal_term(reading: MemoryReading, now: float) -> int | None:
 def filter_dynamic(
     kept: DynamicFilter, tier: Tier, value: int | None, at: float
 ) -> tuple[int | None, DynamicFilter]:
-    """(median of the last three raw terms, next filter): one odd sample decides nothing.
+    """(median of the last three raw terms, next filter), so that one odd sample changes nothing.
 
-    Samples of one burst count once. Of two samples the higher one stands, since an odd low
-    one would evict. An unknown term stays unknown, and the samples before it stay.
+    Samples of one burst count once. Of two samples the higher one is taken, since an odd low one
+    would evict. An unknown term stays unknown, and the samples before it are kept.
     """
     if kept.tier is not tier:
         kept = DynamicFilter(tier)

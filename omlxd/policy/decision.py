@@ -1,4 +1,4 @@
-"""One look at the machine and what was decided on it; how a tick goes on or ends with it."""
+"""One look at the machine, what is decided on it, and how the tick goes on or ends."""
 
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +32,7 @@ class Snapshot:
 
     now: float
     reading: MemoryReading
-    """A later look of the same tick renews the footprints; the host counters may stay."""
+    """A later look of the same tick has new footprints, but may have the same host counters."""
     sample: AllocatorSample | None = None
     models: tuple[ModelView, ...] = ()
     hot_cache: HotCache | None = None
@@ -40,7 +40,8 @@ class Snapshot:
     image_cache_bytes: int | None = None
     """Decoded images held; zero when there is no such cache."""
     outcomes: tuple[ActionOutcome, ...] = ()
-    """Of the actions of the last decision of this tick; one left out was taken, freed unknown."""
+    """What became of the last actions of this tick. An action without an outcome counts as taken,
+    and what it freed is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +49,21 @@ class TickState:
     """What this tick has already found and tried."""
 
     began: float
-    """Time of its first look; the host counters of the whole tick are as old as they were then."""
+    """Time of its first look. The host counters keep the age that they had then."""
     counted: bool
-    """Far enough from the tick before it to count for the counters."""
+    """Long enough after the tick before it, so that the counters may count it."""
     target: int | None
     """The soft mark of the tick's start, which relief aims at."""
     asked: tuple[Action, ...] = ()
     """Actions of the last decision."""
     tried: frozenset[tuple[type, str | None]] = frozenset()
-    """(class, model) of every action of this tick; none is repeated."""
+    """(class, model) of every action of this tick; no action is repeated."""
     leaving: frozenset[str] = frozenset()
     """Models whose unload is in flight."""
     deferring: bool = False
-    """The last decision asked for a pool reclaim instead of anything destructive."""
+    """The last decision asked for a reclaim of the buffer cache and for nothing destructive."""
     ending: tuple[str, str] | None = None
-    """(rule, reason) once a rule said that nothing more is to be done in this tick."""
+    """(rule, reason) of the rule that has ended this tick; None while it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class GuardState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A snapshot, measured: what the rules read."""
+    """A measured snapshot: what the rules read."""
 
     state: GuardState
     snapshot: Snapshot
@@ -101,14 +102,14 @@ class Observation:
 
     @property
     def pause(self) -> Pause | None:
-        """Why new requests wait from now on."""
+        """Why new requests wait from now on; None: they do not."""
         pressure = recent_pressure(self.snapshot.reading, self.tick.began)
         was_paused = self.state.pause is not None
         return pause_of(was_paused, self.usage.bytes, self.ceilings, pressure)
 
     @property
     def excess(self) -> int:
-        """Bytes above the target once everything on its way out is gone; never below zero."""
+        """Bytes above the target, without what is being unloaded; never below zero."""
         if self.usage.bytes is None or self.tick.target is None:
             return 0
         freeing = sum(model.bytes for model in self.snapshot.models if self.is_leaving(model))
@@ -135,7 +136,7 @@ class Observation:
 
 
 def observe(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Observation:
-    """Measure once; every rule of this look reads the same numbers."""
+    """Measure once, so that every rule of this look reads the same numbers."""
     now = snapshot.now
     usage, release = measure_usage(snapshot.reading, snapshot.sample, state.release, now)
     began = now if state.tick is None else state.tick.began
@@ -170,7 +171,7 @@ def observe(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Obser
 def outcomes_of(
     asked: tuple[Action, ...], reported: tuple[ActionOutcome, ...], enforce: bool
 ) -> tuple[ActionOutcome, ...]:
-    """What became of each action; a guard that only watches assumes that each was taken."""
+    """What became of each action. A guard that only watches assumes that each was taken."""
     known = {done.action: done for done in reported} if enforce else {}
     return tuple(
         known.get(action, ActionOutcome(action, in_flight=not enforce)) for action in asked
@@ -197,7 +198,7 @@ class Decision:
     """
 
     memory: MemoryState
-    """What everybody else may know of it. In monitor mode the actions are shown and logged only."""
+    """What the guard publishes. In monitor mode the actions are shown and logged only."""
     actions: tuple[Action, ...]
     rule: str
     """Name of the rule that decided."""
@@ -213,14 +214,14 @@ class Step:
     reason: str
     actions: tuple[Action, ...] = ()
     last: bool = False
-    """Nothing more in this tick than to measure again and settle."""
+    """After this step the tick only measures again and ends."""
     deferring: bool = False
     keep_level: bool = False
-    """Taken before the level is settled, so nothing is paused yet."""
+    """The level and the pause stay as they were until the next look."""
 
 
 def go_on(seen: Observation, rule: str, step: Step) -> Decision:
-    """The tick goes on after these actions."""
+    """Ask for the actions of the step, then look again."""
     tried = {(type(action), subject(action)) for action in step.actions}
     tick = replace(
         seen.tick,
@@ -236,7 +237,8 @@ def go_on(seen: Observation, rule: str, step: Step) -> Decision:
 
 
 def conclude(seen: Observation, rule: str, reason: str, *, deferred: bool = False) -> Decision:
-    """The end of the tick: the level settles, counters that ended are reset, caps walk."""
+    """End the tick: keep the level, reset the counters that are over, move the store caps one
+    step."""
     counted = seen.tick.counted
     deferrals = seen.state.deferrals + int(deferred and counted)
     state = replace(

@@ -1,4 +1,4 @@
-"""How bad it is: levels, emergency, when admission pauses and resumes, how often to look."""
+"""The level of memory pressure, emergencies, the pause of admission, and the pace of looking."""
 
 from enum import Enum, IntEnum
 
@@ -16,7 +16,7 @@ from omlxd.policy.tiers import (
 
 
 class Level(IntEnum):
-    """Pressure, in order: a higher level is never the answer to less use."""
+    """Pressure, in ascending order. Less use never leads to a higher level."""
 
     OK = 0
     SOFT = 1
@@ -33,13 +33,14 @@ class Pause(Enum):
     LEVEL = "level"
     """Usage has reached the soft mark."""
     RESUMING = "resuming"
-    """It has fallen below the soft mark again, and not yet below the resume mark."""
+    """Usage is below the soft mark again, but not yet below the resume mark."""
     SYSTEM = "os_pressure"
     """The operating system says that it is critically short of memory."""
 
 
 def level_of(usage: int | None, ceilings: Ceilings) -> Level:
-    """The level of ``usage``; unknown usage or no ceiling is ok. A mark belongs to its level."""
+    """The level of ``usage``. Usage at a mark has reached its level. Unknown usage is ok, and so is
+    any usage without a ceiling."""
     soft, hard = ceilings.soft, ceilings.hard
     if usage is None or soft is None or hard is None or usage < soft:
         return Level.OK
@@ -53,7 +54,7 @@ def is_over(usage: int | None, ceilings: Ceilings) -> bool:
 
 
 def is_emergency(usage: int | None, ceilings: Ceilings, polls_over: int) -> bool:
-    """At or over the ceiling, and far over it or for the second poll in a row.
+    """Whether usage is far over the ceiling, or has reached it for the second poll in a row.
 
     ``polls_over`` counts the polls in a row at or over the ceiling, this one included.
     """
@@ -78,7 +79,7 @@ def pause_of(
     ceilings: Ceilings,
     os_pressure: OsPressure | None,
 ) -> Pause | None:
-    """Why new requests wait; None: they do not. Unknown usage never holds anybody up."""
+    """Why new requests wait; None: they do not. Unknown usage never makes a request wait."""
     mark = resume_mark(ceilings)
     if mark is None:
         return None
@@ -92,13 +93,13 @@ def pause_of(
 def request_may_start(*, paused: bool, loaded: bool, idle: bool, anything_loaded: bool) -> bool:
     """Whether the next request of a model may start now.
 
-    A paused daemon must be able to recover, so an idle model always takes its first request;
-    a model that is not loaded waits unless nothing at all is. Asked again once memory is free.
+    A paused daemon must be able to recover, so an idle model always takes its first request.
+    A model that is not loaded waits, unless no model is loaded at all.
 
     Args:
         paused: admission is paused.
-        loaded: the request's model is loaded.
-        idle: that model runs and prefills nothing.
+        loaded: the model of the request is loaded.
+        idle: that model has no running or prefilling request.
         anything_loaded: any model is loaded or being loaded.
     """
     if not paused:

@@ -1,4 +1,4 @@
-"""What machine, allocator and models look like at one instant: the only input of a decision.
+"""The state of machine, allocator and models at one instant: the only input of a decision.
 
 Sizes are bytes; times are seconds of one clock that keeps counting while the machine
 sleeps. ``None`` is unknown and never zero.
@@ -20,7 +20,7 @@ class OsPressure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one number of a reading comes from and when it was taken."""
+    """Where one number of a reading comes from, and when it was taken."""
 
     name: str
     taken_at: float
@@ -44,19 +44,20 @@ class MemoryReading:
     os_pressure: OsPressure | None = None
     swap_used: int | None = None
     counted_footprint: int | None = None
-    """Own footprint at the instant of the host counters (free to compressor), which may be older
-    than ``footprint``: the dynamic term takes both of one instant. None: as ``footprint``."""
+    """Own footprint at the time of the host counters (free to compressor). These may be older than
+    ``footprint``, and the dynamic term must use numbers of the same time. None: ``footprint``."""
     counted_graphics: int | None = None
-    """Graphics footprint of that instant; only meant when ``counted_footprint`` is set."""
+    """Graphics footprint at that time; used only together with ``counted_footprint``."""
     sources: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
     """Field name -> where that number comes from."""
     degraded: tuple[str, ...] = ()
-    """One line for each source that failed and what replaced it; shown in ``/status``."""
+    """One line for each source that failed, with what replaced it; shown in ``/status``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSample:
-    """What MLX says, taken on the device thread: bytes in use, bytes pooled, the peak."""
+    """What MLX reports, taken on the device thread: bytes in use, bytes in its buffer cache, the
+    peak."""
 
     taken_at: float
     active: int
@@ -68,15 +69,16 @@ class AllocatorSample:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model as a decision sees it."""
+    """One model, for a decision."""
 
     id: str
     weights_bytes: int
     kv_bytes: int
     busy: bool
-    """Leased, or with a request that waits, runs, or has not left the device thread."""
+    """Leased, or with a request that waits, runs or is still held by the device thread."""
     requests: int
-    """That can be ended: a lease whose answer is complete, and only not yet read, has none."""
+    """Requests that can be ended. A lease has none when its answer is complete and only waits to
+    be read."""
     pinned: bool
     last_used: float
     loading: bool = False
@@ -84,9 +86,9 @@ class ModelView:
     """Loading, and already flagged to stop."""
     pending_unload: bool = False
     unloading: bool = False
-    """On its way out: its bytes count as being freed."""
+    """It is being unloaded: its bytes count as being freed."""
     ending: int = 0
-    """Requests that are over and not let go of by the device thread: their memory is still used."""
+    """Requests that are over while the device thread still holds them and uses their memory."""
 
     @property
     def bytes(self) -> int:

@@ -34,11 +34,11 @@ from omlxd.policy.tiers import BUFFER_CACHE_FLOOR, MAX_DEFERRALS, GuardPolicy
 
 
 def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decision:
-    """The first rule that has something to say decides; when none has, the tick settles."""
+    """The first rule that answers decides; the last rule always answers."""
     seen = observe(state, snapshot, policy)
     if not policy.enabled:
         return conclude(seen, "guard_off", "The guard is off.")
-    if seen.tick.ending is not None and not _abort_met_nobody(seen):
+    if seen.tick.ending is not None and not _abort_found_nothing(seen):
         return conclude(seen, *seen.tick.ending)
     for rule in RULES:
         step = rule(seen)
@@ -61,7 +61,7 @@ def drop_images(seen: Observation) -> Step | None:
 
 
 def end_deferred_tick(seen: Observation) -> Step | None:
-    """A reclaim that a scheduler took ends the tick; one that nobody took falls through."""
+    """When a scheduler has taken the reclaim, the tick ends; otherwise the next rules are asked."""
     taken = seen.outcome(ReclaimBufferCache)
     if not seen.tick.deferring or taken is None or not taken.accepted:
         return None
@@ -69,19 +69,20 @@ def end_deferred_tick(seen: Observation) -> Step | None:
 
 
 def defer_to_pool(seen: Observation) -> Step | None:
-    """A swollen pool is returned before anything is given up, a few polls long.
+    """A large buffer cache is returned before anything is given up, for a few polls.
 
-    Only as the tick's first step: what the tick itself gives up swells the pool too.
+    Only as the first step of a tick: what the tick itself gives up goes into the buffer cache too.
     """
     if seen.level is Level.OK or seen.emergency or seen.state.deferrals >= MAX_DEFERRALS:
         return None
-    if not _pool_is_swollen(seen) or any(kind is not DropImageCache for kind, _ in seen.tick.tried):
+    gave_up = any(kind is not DropImageCache for kind, _ in seen.tick.tried)
+    if gave_up or not _buffer_cache_is_large(seen):
         return None
     return Step("The pool is large: it is returned first.", (ReclaimBufferCache(),), deferring=True)
 
 
 def shrink_ram_cache(seen: Observation) -> Step | None:
-    """At hard, cached prefixes that no request uses."""
+    """At hard, cached prefixes that no request uses are dropped."""
     cache = seen.snapshot.hot_cache
     if seen.level is not Level.HARD or seen.excess == 0 or seen.tried(ShrinkRamCache):
         return None
@@ -91,18 +92,18 @@ def shrink_ram_cache(seen: Observation) -> Step | None:
 
 
 def return_what_was_dropped(seen: Observation) -> Step | None:
-    """Dropped references only moved into malloc and the pool: both give back."""
+    """What was dropped is still held by malloc and the buffer cache: both give it back."""
     shrunk = seen.outcome(ShrinkRamCache)
     dropped = shrunk is not None and bool(shrunk.freed)
-    swollen = seen.level is Level.HARD and _pool_is_swollen(seen)
+    large = seen.level is Level.HARD and _buffer_cache_is_large(seen)
     actions: tuple[Action, ...] = (ReturnFreePages(),) if dropped else ()
-    if (dropped or swollen) and not seen.tried(ReclaimBufferCache):
+    if (dropped or large) and not seen.tried(ReclaimBufferCache):
         actions += (ReclaimBufferCache(),)
     return Step("What was dropped is returned to the machine.", actions) if actions else None
 
 
 def stop_when_relieved(seen: Observation) -> Step | None:
-    """At or below the soft mark, counting what is on its way out."""
+    """The tick ends at or below the soft mark; what is being unloaded counts as free."""
     if seen.level is not Level.OK and seen.excess > 0:
         return None
     freeing = seen.level is not Level.OK and any(map(seen.is_leaving, seen.snapshot.models))
@@ -112,7 +113,7 @@ def stop_when_relieved(seen: Observation) -> Step | None:
 
 
 def unload_drained(seen: Observation) -> Step | None:
-    """A model that was only waiting for its last request."""
+    """A model that was asked to leave and has no request any more is unloaded."""
     victim = _victim(seen)
     if victim is None or not victim.pending_unload:
         return None
@@ -120,7 +121,8 @@ def unload_drained(seen: Observation) -> Step | None:
 
 
 def unload_idle(seen: Observation) -> Step | None:
-    """The least recently used idle model; at soft one always stays, at hard even the last goes."""
+    """The least recently used idle model is unloaded. At soft one model always stays; at hard even
+    the last one goes."""
     victim = _victim(seen)
     if victim is None or (seen.level is Level.SOFT and len(seen.unpinned) <= 1):
         return None
@@ -138,37 +140,37 @@ def leave_running_alone(seen: Observation) -> Step | None:
 
 
 def wait_for_fresh_numbers(seen: Observation) -> Step | None:
-    """Nothing is aborted on the footprint alone, not even in an emergency: the device thread is
-    in a long step then, and could end nothing before its next numbers."""
+    """Without the allocator's numbers nothing is aborted, not even in an emergency. The device
+    thread is in a long step then, and could not end a request before it sends new numbers."""
     if seen.usage.fresh:
         return None
     return Step("The allocator's numbers are old: nothing is aborted on them.", last=True)
 
 
 def wait_for_the_ended(seen: Observation) -> Step | None:
-    """The next step boundary frees what was ended already, and could end nothing else sooner."""
+    """Nothing more is aborted while ended requests still hold memory. The next step frees it, and
+    no other request could end sooner."""
     if not any(model.ending for model in seen.loaded):
         return None
     return Step("Requests that were ended have not left the device yet.", last=True)
 
 
 def abort_least_recent(seen: Observation) -> Step | None:
-    """The requests of the least recently used busy model; the model stays, save in an emergency.
-
-    When none of them could be ended, in the same tick those of the next.
+    """The requests of the least recently used busy model end. The model stays, except in an
+    emergency. When none of its requests could be ended, the next model follows in the same tick.
     """
     model = choose_to_end(m for m in seen.unpinned if not seen.tried(AbortRequests, m.id))
     if model is None:
         return None
     actions: tuple[Action, ...] = (AbortRequests(model.id),)
     if seen.emergency:
-        # One that drains already, too: a drain to make room has no deadline, this mark has.
+        # Also when it drains already: a drain to make room has no deadline, but this mark has one.
         actions += (MarkPendingUnload(model.id),)
     return Step(f"Hard and nothing idle: requests of '{model.id}' are ended.", actions, last=True)
 
 
 def abort_loads(seen: Observation) -> Step | None:
-    """With nothing unpinned loaded, every load in progress, pinned ones too."""
+    """When no unpinned model is loaded, every load stops, those of pinned models too."""
     loads = [m.id for m in seen.snapshot.models if m.loading and not m.load_aborting]
     if seen.unpinned or not loads:
         return None
@@ -176,7 +178,7 @@ def abort_loads(seen: Observation) -> Step | None:
 
 
 def abort_everything(seen: Observation) -> Step | None:
-    """In an emergency with only pinned models left, their requests; the models stay."""
+    """In an emergency with only pinned models, their requests end and the models stay."""
     if seen.unpinned or not seen.emergency or seen.tried(AbortRequests):
         return None
     if not any(model.requests for model in seen.loaded):
@@ -185,7 +187,7 @@ def abort_everything(seen: Observation) -> Step | None:
 
 
 def reclaim_when_idle(seen: Observation) -> Step | None:
-    """Only pinned models: the pool is returned once they are idle."""
+    """With only pinned models, the buffer cache is returned once they are idle."""
     if seen.unpinned or not seen.loaded:
         return None
     return Step("Hard with pinned models only: the pool goes when idle.", (IdleReclaim(),), True)
@@ -225,18 +227,19 @@ _CALM = {
 }
 
 
-def _abort_met_nobody(seen: Observation) -> bool:
-    """What the tick was to end with ended no request: a stalled reader may hold all leases."""
+def _abort_found_nothing(seen: Observation) -> bool:
+    """The abort that should have ended the tick found no request to end: all leases may belong to
+    clients that do not read."""
     done = seen.outcome(AbortRequests)
     return done is not None and not done.accepted
 
 
-def _pool_is_swollen(seen: Observation) -> bool:
+def _buffer_cache_is_large(seen: Observation) -> bool:
     return seen.usage.buffer_cache is not None and seen.usage.buffer_cache > BUFFER_CACHE_FLOOR
 
 
 def _victim(seen: Observation) -> ModelView | None:
-    """The idle model that goes next; one that was refused in this tick is not asked again."""
+    """The idle model to unload next, without those that this tick has tried."""
     untried = (model for model in seen.unpinned if not seen.tried(EvictModel, model.id))
     return next(iter(choose_victims(untried)), None)
 

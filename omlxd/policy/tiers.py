@@ -1,4 +1,4 @@
-"""Every constant of the memory guard in one table, and the policy a user makes out of it."""
+"""Every constant of the memory guard in one table, and the policy that the user sets."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -31,9 +31,10 @@ class TierConstants:
     soft: float
     hard: float
     headroom_safety: float
-    """What the chunk sizer aims at, of the hard limit."""
+    """Target of the chunk size, as a fraction of the hard limit."""
     abort_margin: float
-    """Where the prediction before a chunk stops a prefill, of the abort limit."""
+    """A prefill stops when the prediction for its next chunk is above this fraction of the abort
+    limit."""
 
 
 TIERS: Mapping[Tier, TierConstants] = MappingProxyType(
@@ -80,14 +81,15 @@ WIRED_ADVICE_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class GuardPolicy:
-    """What the user asked for. ``None`` is the tier's own value (for the ceiling: no number)."""
+    """What the user asked for. None is the value of the tier (for the ceiling: no ceiling is
+    set)."""
 
     enabled: bool = True
     enforce: bool = True
     """False is monitor mode: the same decisions, shown and logged, none carried out."""
     tier: Tier = Tier.BALANCED
     custom_ceiling_bytes: int | None = None
-    """Counts with the ``custom`` tier only; kept for later while another is set."""
+    """Used by the ``custom`` tier only; kept for later while another tier is set."""
     soft_threshold: float | None = None
     hard_threshold: float | None = None
 
@@ -114,17 +116,17 @@ def reserve(tier: Tier, total: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One setting that cannot be honoured, by name, with a sentence for its owner."""
+    """One setting that cannot be used, with a sentence for the user."""
 
     name: str
     text: str
 
 
 def mistakes(policy: GuardPolicy, changed: Collection[str] = ()) -> tuple[Mistake, ...]:
-    """Everything wrong with the merged, effective policy; empty when it makes sense.
+    """Everything that is wrong with the merged, effective policy; empty when all is right.
 
-    ``changed`` names the fields that this call (or this configuration file) sets: a custom
-    ceiling is only refused with another tier when it is set now, not when it is kept for later.
+    ``changed`` names the fields that this call (or the configuration file) sets. A custom ceiling
+    with another tier is refused only when it is set now; one from earlier is kept for later.
     """
     found: list[Mistake] = []
     for check in (_range_mistakes, _order_mistakes, _ceiling_mistakes):
@@ -191,7 +193,7 @@ class ClampCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """A setting that another bound overrides: what was asked, what is in force, and why."""
+    """A setting that another bound overrides: what was asked for, what is in force, and why."""
 
     name: str
     asked: int
@@ -202,7 +204,7 @@ class Clamp:
 
 
 def clamps(policy: GuardPolicy, static: int, metal: int | None) -> tuple[Clamp, ...]:
-    """Every bound that overrides the custom ceiling now: reported, never silent.
+    """Every bound that overrides the custom ceiling now; each is reported to the user.
 
     ``static`` is the static term of the policy's tier, ``metal`` the metal term if known.
     """

@@ -1,4 +1,4 @@
-"""How much memory the daemon really uses: footprint and allocator joined, old numbers left out."""
+"""How much memory the daemon uses, from its footprint and the allocator, without old numbers."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,18 @@ from omlxd.policy.tiers import RELEASE_REUSE, RELEASE_WINDOW, SAMPLE_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class ReleaseWindow:
-    """What the driver held beyond the allocator's own numbers during the last ten seconds."""
+    """Graphics memory beyond the allocator's own numbers during the last ten seconds."""
 
     excess: tuple[tuple[float, int], ...] = ()
-    """(time, bytes), both ascending: a sample above a later one can never be the minimum."""
+    """(time, bytes), both ascending. A sample that is larger than a later one cannot be the minimum
+    any more, so it is not kept."""
     result: tuple[float, int] | None = None
     """(time, bytes) of the last result that fresh numbers gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes in use and what they were made of; ``bytes`` is None when nothing could be read."""
+    """Bytes in use and their parts; ``bytes`` is None when nothing could be read."""
 
     bytes: int | None
     active: int | None
@@ -46,22 +47,22 @@ def recent(reading: MemoryReading, name: str, now: float) -> int | None:
 
 
 def recent_pressure(reading: MemoryReading, now: float) -> OsPressure | None:
-    """The system's own verdict, or None when it is unknown or too old to decide on."""
+    """What the system itself reports, or None when it is unknown or too old to decide on."""
     return reading.os_pressure if age(reading, "os_pressure", now) <= SAMPLE_LIMIT else None
 
 
 def fresh_sample(sample: AllocatorSample | None, now: float) -> AllocatorSample | None:
-    """The sample, unless it is older than its limit: old allocator numbers decide nothing."""
+    """The sample, or None when it is too old: nothing is decided on old allocator numbers."""
     return sample if sample is not None and now - sample.taken_at <= SAMPLE_LIMIT else None
 
 
 def unreleased(
     window: ReleaseWindow, graphics: int | None, sample: AllocatorSample | None, now: float
 ) -> tuple[int, ReleaseWindow]:
-    """(bytes the driver holds of what the allocator freed, next window).
+    """(bytes that the allocator has freed and the driver still holds, next window).
 
-    ``sample`` must be fresh or None. Graphics footprint less active and pooled bytes, compared
-    with its own minimum over the window, since some of it is always there.
+    It is the graphics footprint less active bytes and buffer cache, less the minimum of the same
+    over the window, since some of it is always there. ``sample`` must be fresh or None.
     """
     if graphics is None:
         return 0, ReleaseWindow()
@@ -81,7 +82,8 @@ def unreleased(
 def measure_usage(
     reading: MemoryReading, sample: AllocatorSample | None, window: ReleaseWindow, now: float
 ) -> tuple[Usage, ReleaseWindow]:
-    """(usage, next window): the larger of active bytes and footprint less what is being freed."""
+    """(usage, next window): the larger one of the active bytes, and the footprint less what the
+    driver still holds."""
     fresh = fresh_sample(sample, now)
     footprint = recent(reading, "footprint", now)
     graphics = recent(reading, "graphics_footprint", now)
