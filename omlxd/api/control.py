@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from omlxd.api.flat import flat
-from omlxd.api.openai.parameters import IGNORED, REFUSED
+from omlxd.api.openai.unsupported import IGNORED, REFUSED
 from omlxd.api.services import Services
 from omlxd.engine.generation import RequestView
 from omlxd.pool.status import ModelStatus

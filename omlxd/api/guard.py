@@ -13,7 +13,7 @@ from omlxd.api.declared import Schema, field_schemas, json_body
 from omlxd.api.guard_view import entry_body, guard_body
 from omlxd.api.json_object import read_object
 from omlxd.api.options import ApiOptions
-from omlxd.api.sse import EventStream
+from omlxd.api.sse import EventStream, data_event
 from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.settings import FIELDS
 from omlxd.policy.tiers import GuardPolicy
@@ -52,12 +52,7 @@ def _change_body() -> Schema:
 
 
 async def _tell(guard: Enforcer, options: ApiOptions, receive: Receive, send: Send) -> None:
-    stream = EventStream(
-        send,
-        interval=options.keep_alive_interval,
-        hold_start=options.hold_start,
-        send_timeout=options.send_timeout,
-    )
+    stream = EventStream(send, options)
     await while_connected(receive, _write(guard, stream), stream.keep_alive())
 
 
@@ -65,5 +60,6 @@ async def _write(guard: Enforcer, stream: EventStream) -> None:
     await stream.open()
     async with aclosing(guard.record.follow(replay=True)) as decisions:
         async for entry in decisions:
-            await stream.event(json.dumps(entry_body(entry), separators=(",", ":")).encode())
+            data = json.dumps(entry_body(entry), separators=(",", ":")).encode()
+            await stream.write(data_event(data))
     await stream.close()

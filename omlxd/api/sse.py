@@ -5,6 +5,8 @@ from typing import Final
 
 from starlette.types import Send
 
+from omlxd.api.options import ApiOptions
+
 HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -14,21 +16,24 @@ COMMENT: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 
 
-class EventStream:
-    """The body of one streamed answer. Nothing is on the wire before ``open``.
+def data_event(data: bytes) -> bytes:
+    """One server-sent event without a name. ``data`` is one line."""
+    return b"data: " + data + b"\n\n"
 
-    Whoever writes must run beside ``keep_alive``, which opens the stream by itself when the
-    work takes longer than ``hold_start`` seconds, so that clients with a time limit stay, and
-    which returns when the client has not read for ``send_timeout`` seconds.
+
+class EventStream:
+    """The body of one streamed answer. Nothing is sent before ``open`` or the first event.
+
+    The task that writes must run beside ``keep_alive``. That opens the stream when nothing was
+    written for ``hold_start`` seconds, so that clients with a time limit stay. It returns when the
+    client has read nothing for ``send_timeout`` seconds.
     """
 
-    def __init__(
-        self, send: Send, *, interval: float, hold_start: float, send_timeout: float
-    ) -> None:
+    def __init__(self, send: Send, options: ApiOptions) -> None:
         self._send = send
-        self._interval = interval
-        self._hold_start = hold_start
-        self._send_timeout = send_timeout
+        self._interval = options.keep_alive_interval
+        self._hold_start = options.hold_start
+        self._send_timeout = options.send_timeout
         self._turn = asyncio.Lock()
         self._last_write = 0.0
         self._writing_since: float | None = None
@@ -40,33 +45,35 @@ class EventStream:
         return self._started.is_set()
 
     async def open(self) -> None:
-        """Send status 200, the headers and a comment, when nothing was sent before."""
+        """Send status 200, the headers and a comment, unless something was sent before."""
         if not self.opened:
             await self._write(COMMENT)
 
-    async def event(self, data: bytes) -> None:
-        await self._write(b"data: " + data + b"\n\n")
+    async def write(self, events: bytes) -> None:
+        await self._write(events)
 
     def give_up_unopened(self) -> bool:
-        """True when nothing was sent; then nothing will be, so that the caller may answer."""
+        """True when nothing was sent. Then nothing will be, and the caller may send an answer."""
         if not self.opened:
             self._closed = True
         return not self.opened
 
-    async def close(self) -> None:
-        """The terminating ``[DONE]`` and the end of the body."""
-        await self._write(DONE, last=True)
+    async def close(self, last: bytes = DONE) -> None:
+        """Send the last events, and end the body."""
+        await self._write(last, last=True)
 
     async def keep_alive(self) -> None:
-        """Runs until the stream is closed or given up; returns early when the client stopped
-        reading."""
+        """Send comments while nothing else is sent, until the stream is closed or given up.
+
+        Returns early when the client has stopped reading.
+        """
         try:
             async with asyncio.timeout(self._hold_start):
                 await self._started.wait()
         except TimeoutError:
             if not await self._comment():
                 return
-        # Ends once closed, and sleeps in each turn: a loop that only turns would hold up them all.
+        # Every round sleeps: a round without a pause would block the event loop.
         while not self._closed:
             if self._writing_since is not None:
                 left = self._writing_since + self._send_timeout - _now()
@@ -81,7 +88,7 @@ class EventStream:
             await asyncio.sleep(min(left, self._interval))
 
     async def _comment(self) -> bool:
-        """False when the client did not take it in time."""
+        """False when the client did not read it in time."""
         try:
             async with asyncio.timeout(self._send_timeout):
                 await self._write(COMMENT)

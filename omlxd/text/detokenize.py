@@ -6,6 +6,7 @@ later byte can change that, and incomplete bytes at the very end are dropped.
 
 import codecs
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from omlxd.text.protocol import Tokenizer
@@ -21,6 +22,21 @@ _WINDOW = 16
 """Most tokens that wait; reached only where each ends inside a character."""
 
 _REPLACEMENT = "\ufffd"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """``data``: the token's own bytes. ``text``: the same, with escapes for bytes that are only a
+    part of a character."""
+
+    text: str
+    data: bytes
+
+
+def token_piece(tokenizer: Tokenizer, token: int) -> TokenPiece:
+    """One token alone. It may be a part of a character; a special token has its name."""
+    data = tokenizer.token_bytes(token)
+    return TokenPiece(data.decode("utf-8", errors="backslashreplace"), data)
 
 
 class _Joiner(Protocol):

@@ -1,28 +1,80 @@
 """POST /v1/completions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from pydantic import Discriminator, Field, Strict, Tag, field_validator
 from starlette.responses import Response
 
-from omlxd.api.generate import (
-    Choice,
-    GenerationParameters,
-    ResponseWriter,
-    TokenUsage,
-    generate,
-)
-from omlxd.api.openai.logprobs import completion_logprobs
-from omlxd.api.openai.parameters import COMPLETIONS, refuse_unsupported
-from omlxd.api.openai.wire import CompletionRequest, OpenAIReader, usage_body
+from omlxd.api.generate import Output, respond
+from omlxd.api.generation_parameters import find_model, make_request
+from omlxd.api.openai.fields import MOST_LOGPROBS, GenerationFields, NoBoolean
+from omlxd.api.openai.unsupported import COMPLETIONS, refuse_unsupported
+from omlxd.api.openai.writer import CompletionsWriter, completion_logprobs
 from omlxd.api.services import Services
-from omlxd.backend.sequence import FinishReason
+from omlxd.backend.sequence import NewToken
+from omlxd.engine.registry import RunningRequest
+from omlxd.engine.request import GenerationRequest
 from omlxd.engine.text_events import TextDelta
 from omlxd.errors import InvalidRequest
-from omlxd.library.catalog import CatalogModel
-from omlxd.text.protocol import Tokenizer
+
+MOST_TOKENS = 1_000_000
+"""Token ids in the prompts of one request. No model has a longer context."""
+
+
+def _prompt_shape(value: Any) -> str:
+    if not isinstance(value, list):
+        return "<text>"
+    if value and isinstance(value[0], list):
+        return "<token lists>"
+    return "<tokens>" if value and isinstance(value[0], int) else "<texts>"
+
+
+# Fails at the first mistake: a million wrong ids must not become a million errors. Strict: a
+# validator of our own would be called for each id, which takes long.
+TokenList = Annotated[
+    list[Annotated[int, Strict(), Field(ge=0)]], Field(min_length=1, fail_fast=True)
+]
+Prompt = Annotated[
+    Annotated[str, Tag("<text>")]
+    | Annotated[list[str], Field(min_length=1, fail_fast=True), Tag("<texts>")]
+    | Annotated[TokenList, Tag("<tokens>")]
+    | Annotated[list[TokenList], Field(fail_fast=True), Tag("<token lists>")],
+    Discriminator(_prompt_shape),
+]
+
+
+class CompletionRequest(GenerationFields):
+    prompt: Prompt
+    logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS), NoBoolean] = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _not_too_many(cls, value: Any) -> Any:
+        # Before pydantic checks each of them, which takes long.
+        if not isinstance(value, list):
+            return value
+        if len(value) + sum(len(inner) for inner in value if isinstance(inner, list)) > MOST_TOKENS:
+            raise ValueError(f"at most {MOST_TOKENS} texts and token ids are taken")
+        return value
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _boolean(cls, value: Any) -> Any:
+        # Some clients send a boolean, as chat has it: true means the chosen token only.
+        return {True: 0, False: None}[value] if isinstance(value, bool) else value
+
+    @property
+    def prompts(self) -> dict[str, str | list[int]]:
+        """One entry for each choice, by its place in the body."""
+        if isinstance(self.prompt, str):
+            return {"prompt": self.prompt}
+        if isinstance(self.prompt[0], int):
+            return {"prompt": [token for token in self.prompt if isinstance(token, int)]}
+        several = (item for item in self.prompt if not isinstance(item, int))
+        return {f"prompt[{index}]": item for index, item in enumerate(several)}
 
 
 def completion_routes(services: Services) -> APIRouter:
@@ -31,114 +83,66 @@ def completion_routes(services: Services) -> APIRouter:
     @routes.post("/v1/completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
         services.refuse_unless_ready()
-        return await generate(services, request, CompletionReader(services, body))
+        refuse_unsupported(body.model_extra or {}, COMPLETIONS)
+        prompts = body.prompts
+        _check_number(services, len(prompts))
+        writer = CompletionWriter(
+            f"cmpl-{secrets.token_hex(12)}",
+            int(services.identity.unix_clock()),
+            logprobs=body.logprobs is not None,
+            usage=body.wants_usage,
+        )
+
+        async def read(running: RunningRequest) -> GenerationRequest:
+            model, tokenizer = await find_model(services, body.model, running)
+            tokens = {
+                name: await services.prompts.completion_prompt(tokenizer, prompt, param=name)
+                for name, prompt in prompts.items()
+            }
+            parameters = body.parameters(top_logprobs=body.logprobs, continues=True)
+            return make_request(services, writer.id, model, tokenizer, tokens, parameters)
+
+        return await respond(services, request, read, writer, stream=bool(body.stream))
 
     return routes
 
 
-class CompletionReader(OpenAIReader):
-    """Raises UnsupportedParameter and InvalidRequest for what can be seen in the body alone."""
-
-    continues = True
-
-    def __init__(self, services: Services, body: CompletionRequest) -> None:
-        super().__init__(services, body, "cmpl")
-        refuse_unsupported(body.model_extra or {}, COMPLETIONS)
-        self._prompts = body.prompts
-        _check_number(services, len(self._prompts))
-        self._logprobs = body.logprobs
-
-    @property
-    def parameters(self) -> GenerationParameters:
-        return self._parameters(self._logprobs)
-
-    async def prompts(
-        self, model: CatalogModel, tokenizer: Tokenizer
-    ) -> Mapping[str, Sequence[int]]:
-        return {
-            name: await self._services.prompts.completion_prompt(tokenizer, prompt, param=name)
-            for name, prompt in self._prompts.items()
-        }
-
-    def writer(self, model: CatalogModel, tokenizer: Tokenizer) -> ResponseWriter:
-        logprobs = self._logprobs is not None
-        return CompletionWriter(
-            self.id, self._now(), model.id, tokenizer, logprobs, self._with_usage
-        )
-
-
 def _check_number(services: Services, prompts: int) -> None:
-    most, places = services.options.max_prompts, services.max_sequences
+    most, sequences = services.options.max_prompts, services.max_sequences
     if prompts > most:
         raise InvalidRequest(
             f"prompt: {prompts} prompts; one request may have {most} (api.max_prompts).",
             param="prompt",
         )
-    # The engine would say that the queue is full, and clients would try again in vain.
-    if places is not None and prompts > places:
+    # The engine would answer that its queue is full, and the client would try again.
+    if sequences is not None and prompts > sequences:
         raise InvalidRequest(
-            f"prompt: {prompts} prompts; a model of this server has {places} places for what runs "
-            "and waits. Send fewer at a time, or raise engine.max_waiting.",
+            f"prompt: {prompts} prompts; a model of this server has {sequences} places for what "
+            "runs and waits. Send fewer at a time, or raise engine.max_waiting.",
             param="prompt",
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionWriter:
-    """OpenAI's text completion objects of one request; a chunk has the form of the whole."""
+class CompletionWriter(CompletionsWriter):
+    whole_object = chunk_object = "text_completion"
 
-    id: str
-    created: int
-    model: str
-    tokenizer: Tokenizer
-    logprobs: bool
-    with_usage: bool
+    def _delta(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        return _choice(index, delta.text, self._logs(delta.tokens, delta.starts), None)
 
-    def opening(self, index: int) -> dict[str, Any] | None:
-        return None
+    def _end(self, index: int, finish_reason: str) -> dict[str, Any]:
+        return _choice(index, "", None, finish_reason)
 
-    def delta(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        return self._body([self._choice(index, delta.text, delta, None)])
+    def _choice(self, index: int, output: Output) -> dict[str, Any]:
+        reason, logprobs = output.finish_reason, self._logs(output.tokens, output.starts)
+        return _choice(index, output.text, logprobs, reason.value if reason else None)
 
-    def ending(self, index: int, finish: FinishReason) -> dict[str, Any]:
-        return self._body([self._choice(index, "", None, finish)])
+    def _logs(self, tokens: Sequence[NewToken], starts: Sequence[int]) -> dict[str, Any] | None:
+        if not self._logprobs:
+            return None
+        return completion_logprobs(self._tokenizer, tokens, starts)
 
-    def closing(self, usage: TokenUsage) -> dict[str, Any] | None:
-        return {**self._body([]), "usage": usage_body(usage)} if self.with_usage else None
 
-    @property
-    def head(self) -> dict[str, Any]:
-        """What every chunk begins with, before its choices."""
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-        }
-
-    def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
-        written = [
-            self._choice(index, "".join(choice.text), choice, choice.finish)
-            for index, choice in enumerate(choices)
-        ]
-        return {**self._body(written), "usage": usage_body(usage)}
-
-    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**self.head, "choices": choices}
-
-    def _choice(
-        self,
-        index: int,
-        text: str,
-        tokens: TextDelta | Choice | None,
-        finish: FinishReason | None,
-    ) -> dict[str, Any]:
-        logprobs = None
-        if self.logprobs and tokens is not None:
-            logprobs = completion_logprobs(self.tokenizer, tokens.tokens, tokens.starts)
-        return {
-            "index": index,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": finish.value if finish else None,
-        }
+def _choice(
+    index: int, text: str, logprobs: dict[str, Any] | None, finish_reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -16,8 +16,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from omlxd.backend.mlx.coding import LockedCoding
 from omlxd.backend.mlx.tokenizer import MlxTokenizer, load_tokenizer
 from omlxd.errors import ModelAway, ModelBroken, NoChatTemplate, TemplateFailed
-from omlxd.text.detokenize import Detokenizer
-from omlxd.text.logprobs import token_piece
+from omlxd.text.detokenize import Detokenizer, token_piece
 from omlxd.text.options import TextOptions
 from omlxd.text.protocol import Tokenizer
 from omlxd.text.stops import StopStrings

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlxd.api.openai.wire import MOST_PIECES
+from omlxd.api.openai.chat import MOST_PIECES
 from omlxd.backend.sequence import FinishReason
 from omlxd.errors import GenerationFailed, ModelLoadFailed, QueueFull
 from omlxd.library.catalog import ModelKind

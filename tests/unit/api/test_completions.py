@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from omlxd.api.openai.wire import MOST_TOKENS, CompletionRequest
+from omlxd.api.openai.completions import MOST_TOKENS, CompletionRequest
 from omlxd.api.options import ApiOptions
 from omlxd.errors import GenerationFailed
 from omlxd.model_settings.options import ModelSettings

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from omlxd.api.openai.parameters import IGNORED, REFUSED
+from omlxd.api.openai.unsupported import IGNORED, REFUSED
 from omlxd.api.options import ApiOptions
 from omlxd.engine.generation import Generation
 from omlxd.engine.messages import Prefilled

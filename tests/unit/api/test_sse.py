@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from starlette.types import Message
 
+from omlxd.api.options import ApiOptions
 from omlxd.api.sse import COMMENT, EventStream
 
 
@@ -17,7 +18,9 @@ class Sent:
 
 
 def a_stream(sent: Sent) -> EventStream:
-    return EventStream(sent.send, interval=10, hold_start=0, send_timeout=120)
+    return EventStream(
+        sent.send, ApiOptions(keep_alive_interval=10, hold_start=0, send_timeout=120)
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-from omlxd.text.logprobs import TokenPiece, token_piece
+from omlxd.text.detokenize import TokenPiece, token_piece
 from tests.support.tokenizers import EOS, PieceTokenizer
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlxd.api.openai.parameters import CHAT, COMPLETIONS, IGNORED, REFUSED, refuse_unsupported
+from omlxd.api.openai.unsupported import CHAT, COMPLETIONS, IGNORED, REFUSED, refuse_unsupported
 from omlxd.errors import UnsupportedParameter
 
 
