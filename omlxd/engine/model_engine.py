@@ -56,6 +56,8 @@ class BatchExecutor:
 
 @dataclass(frozen=True, slots=True)
 class ModelEngine:
+    """What the device thread holds of a loaded model."""
+
     info: ModelInfo
     scheduler: Scheduler
     executor: BatchExecutor

@@ -63,6 +63,8 @@ class FakeModelPlan:
     piece_seconds: float = 0.0
     chunks: list[int] = field(default_factory=list)
     """Prompt tokens that one sequence took at most, of each step with prefill so far."""
+    removals: list[tuple[str, ...]] = field(default_factory=list)
+    """The requests that left together, of each plan in which some left."""
 
 
 class FakeBatch:
@@ -76,6 +78,8 @@ class FakeBatch:
         self.closed = False
 
     def execute(self, plan: StepPlan) -> StepResult:
+        if plan.leave:
+            self._model.plan.removals.append(plan.leave)
         self._remove(plan.leave)
         failed = [(s.spec.id, error) for s in plan.enter if (error := self._insert(s)) is not None]
         prefilled: tuple[Prefilled, ...] = ()

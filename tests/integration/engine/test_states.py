@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from omlxd.backend.mlx import runtime
 from omlxd.backend.mlx.batch import MlxBatch
 from omlxd.backend.mlx.load import MlxLoad, MlxModel
 from omlxd.backend.model_files import check_model_files
@@ -217,3 +218,24 @@ def test_a_state_that_is_forgotten_or_of_other_tokens_starts_nothing(tiny: Tiny)
         [("o", GenerationFailed)],
         [("s", GenerationFailed)],
     ]
+
+
+class OtherGenerator:
+    """Of an mlx-lm whose generation batch is another one."""
+
+    _generation_batch = object()
+    stream = insert_segments = next = remove = extract_cache = None
+    prefill_step_size = prompt_cache_nbytes = 0
+
+    def __init__(self, model: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_an_mlx_lm_without_what_a_suspension_reads_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime.check_internals()
+    monkeypatch.setattr(runtime, "BatchGenerator", OtherGenerator)
+    with pytest.raises(RuntimeError, match="object has no uids, _next_tokens, _next_logprobs"):
+        runtime.check_internals()

@@ -130,7 +130,7 @@ def ended(events: Sequence[Event]) -> dict[str, str]:
     return {e.request_id: type(e.error).__name__ for e in only(RequestEnded, events)}
 
 
-def test_models_take_turns_on_the_one_thread() -> None:
+def test_every_iteration_steps_each_model_once() -> None:
     rig = Rig().loaded("a", "b", "c")
     for model_id in "abc":
         rig.submit(model_id, model_id)
@@ -224,7 +224,7 @@ def test_long_steps_leave_a_load_its_share_too() -> None:
     assert len(rig.steps()) <= 12
 
 
-def test_a_load_beside_nothing_takes_all_the_time_and_owes_nothing_for_it() -> None:
+def test_a_load_alone_takes_all_the_time_and_owes_nothing_for_it() -> None:
     rig = Rig(load_share=0.25).loaded("a")
     rig.backend.plan("/a").decode_seconds = 0.02
     rig.backend.plan("/b").pieces = 10
@@ -283,6 +283,21 @@ def test_a_cancel_in_each_phase_leaves_nothing_behind() -> None:
     last = only(Stepped, events)[-1]
     assert (last.running, last.waiting, last.cache_bytes) == (0, 0, 0)
     assert (len(batch), batch.cache_bytes) == (0, 0)
+
+
+def test_requests_that_are_cancelled_together_leave_in_one_plan_before_the_next_step() -> None:
+    rig = Rig().loaded("a")
+    for request_id in ("x", "y", "z"):
+        rig.submit("a", request_id)
+    rig.iterate(2)
+    held: list[int] = []
+    rig.backend.on = lambda what, path: held.append(rig.backend.active)
+    before = rig.backend.active
+    rig.send(Cancel("x"), Cancel("z"))
+    events = rig.iterate()
+    assert rig.backend.plan("/a").removals == [("x", "z")]
+    assert said(events) == ["y"]
+    assert held[0] < before
 
 
 def test_requests_wait_for_a_place_in_order() -> None:

@@ -1,4 +1,4 @@
-"""The share of the device's time that loads take beside running requests."""
+"""The share of the device's time that a load takes while requests run."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ SHARE, MOST = 0.3, 0.5
 
 
 def run(piece: float, step: float, seconds: float, share: float = SHARE) -> tuple[float, int]:
-    """Steps and pieces by turns as the device thread takes them: (seconds of pieces, pieces)."""
+    """Alternate steps and pieces as the device thread does: (seconds of pieces, pieces)."""
     now, loading, pieces, pace = 0.0, 0.0, 0, LoadPace()
     while now < seconds:
         if not may_load_again(pace):
