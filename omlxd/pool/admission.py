@@ -187,7 +187,7 @@ class MemoryAdmission:
         )
 
     def _queued_for(self, record: ModelRecord) -> float:
-        """Seconds."""
+        """Seconds that it has waited for memory."""
         state = record.state
         return self._ports.clock() - state.since if isinstance(state, Queued) else READING_LIMIT
 

@@ -98,7 +98,7 @@ class Loader:
         return sum(r.unallocated for r in self._records.values() if r is not but)
 
     def note_progress(self, record: ModelRecord) -> None:
-        """Bring the record up to what ticket and engine say."""
+        """Update the record with the progress that ticket and engine report."""
         ticket = record.ticket
         if ticket is None or not isinstance(record.state, Loading):
             if record.info is not None and not self._awaits_prefill(record):
@@ -125,7 +125,7 @@ class Loader:
         return error
 
     def note_failure(self, record: ModelRecord, error: OmlxdError) -> float:
-        """The same without a log entry; seconds until the next try."""
+        """Like ``fail`` without a log entry. Gives the seconds until the next try."""
         record.failures += 1
         retry_in = pause_after(record.failures, self._options)
         retry_at = self._ports.clock() + retry_in

@@ -93,7 +93,7 @@ class EnginePool:
         return changed
 
     async def tokenizer(self, model: CatalogModel) -> Tokenizer:
-        """Of exactly these files. Raises what the loader raises."""
+        """The tokenizer of exactly these files. Raises what the loader of tokenizers raises."""
         return await self._tokenizers.get(model)
 
     # Using models
@@ -107,7 +107,7 @@ class EnginePool:
         deadline: float | None = None,
         made_for: str | None = None,
     ) -> AsyncIterator[Lease]:
-        """A lease on the loaded model, once it is there; given back exactly once.
+        """Wait for a lease on the loaded model; on leaving it is given back exactly once.
 
         ``deadline`` is a time of the pool's clock; none: the configured one. ``made_for``: the
         fingerprint that the request's tokens are for; it is served by no other. Raises
@@ -123,7 +123,7 @@ class EnginePool:
             self._residency.leave(record, waiter)
 
     async def load(self, model_id: str) -> ModelInfo:
-        """With its tokenizer; cancelled with its caller when nobody else waits for it."""
+        """Load it with its tokenizer; cancelled if the caller leaves and nobody else waits."""
         await self.tokenizer(self._record(model_id).newest)
         record = self._record(model_id)
         if isinstance(record.state, Ready):
@@ -132,7 +132,7 @@ class EnginePool:
             return lease.info
 
     async def unload(self, model_id: str) -> int:
-        """Now when idle, else when drained; bytes freed, 0 when it was not loaded."""
+        """Unload it now if idle, else once drained. Gives the bytes freed, 0 if not loaded."""
         deadline = self._ports.clock() + self._options.drain_deadline
         freed = self._residency.unload(self._record(model_id), deadline)
         return 0 if freed is None else await freed
