@@ -24,6 +24,7 @@ from tests.support.virtual_time import run_virtually
 SIZES = (8, 16, 32, 64, 128, 512)
 LEAST_TICKS = 1000
 SEEDS = (1, 2)
+DEEP_SEEDS = 20
 
 EXPECTED_ERRORS = {
     "memory_pressure",
@@ -193,6 +194,22 @@ class Script:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_invariants_hold_through_random_trouble(size: int, seed: int) -> None:
+    get_through_trouble(size, seed)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("size", SIZES)
+def test_the_invariants_hold_through_trouble_with_fresh_seeds(size: int) -> None:
+    for _ in range(DEEP_SEEDS):
+        seed = random.randrange(10**9)
+        try:
+            get_through_trouble(size, seed)
+        except AssertionError as error:
+            error.add_note(f"size {size}, seed {seed}")
+            raise
+
+
+def get_through_trouble(size: int, seed: int) -> None:
     async def through_trouble() -> None:
         daemon = a_mac(size, pinned=["other"] if seed % 2 else [])
         watch = Watch(daemon)
