@@ -57,8 +57,11 @@ class Call:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> "Call":
-        self._task = asyncio.create_task(self._app(self._scope, self._incoming.get, self._send))
+        self._task = asyncio.create_task(self._run())
         return self
+
+    async def _run(self) -> None:
+        await self._app(self._scope, self._incoming.get, self._send)
 
     async def _send(self, message: Message) -> None:
         async with self._news:

@@ -173,7 +173,8 @@ class ScriptedLease:
     def submit(self, sequence: SequenceSpec) -> FakeGeneration:
         if self._pool.submit_error is not None:
             raise self._pool.submit_error
-        script = self._pool.scripts.popleft() if self._pool.scripts else [Say("hello"), End()]
+        hello: Sequence[Step] = [Say("hello"), End()]
+        script = self._pool.scripts.popleft() if self._pool.scripts else hello
         steps = tuple(played(sequence, script))
         generation = FakeGeneration(sequence, steps, on_read=self._pool.reading.set)
         self._pool.generations.append(generation)

@@ -118,7 +118,7 @@ class Watch:
         """Something that the guard may take and has not asked for yet."""
         views = self.daemon.pool.views()
         open_on = {
-            g.model_id for g in self.daemon.engine._ledger.generations.values() if not g.over
+            g.model_id for g in self.daemon.engine.requests._generations.values() if not g.over
         }
         unpinned = [v for v in _staying(views) if not v.pinned]
         if any(not v.busy or v.id in open_on for v in unpinned):

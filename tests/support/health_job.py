@@ -14,6 +14,7 @@ import signal
 import sys
 import tomllib
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
 
@@ -45,7 +46,7 @@ def main() -> int:
         supervised=arguments.supervised,
     )
     records = open_log(found.logs, sys.stderr)
-    structlog.configure(logger_factory=structlog.WriteLoggerFactory(file=records))
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, records)))
 
     def body(lock: InstanceLock) -> int:
         records.write(f"instance {lock.record.instance_id}\n")

@@ -72,11 +72,11 @@ class StepwiseEngine(Engine):
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._inbox: Any = Inbox()
-        ledger = EngineState(self._clock, Reply())
-        self._thread = _DeviceThread(ledger, loop, self._thread_left)
-        self.device = asyncio.create_task(self._serve(ledger), name="device")
+        ledger = EngineState(self._clock, self.requests, Reply())
+        self._thread = thread = _DeviceThread(ledger, loop, self._thread_left)
+        self.device = asyncio.create_task(self._serve(ledger, thread), name="device")
 
-    async def _serve(self, ledger: EngineState) -> None:
+    async def _serve(self, ledger: EngineState, thread: _DeviceThread) -> None:
         backend: Any = self._backend
         posted: list[Event] = []
         worker = Worker(
@@ -103,7 +103,7 @@ class StepwiseEngine(Engine):
             alive = worker.iterate()
         worker._leave()
         ledger.apply(posted)
-        self._thread._leave(None)
+        thread._leave(None)
 
 
 @dataclass

@@ -20,6 +20,6 @@ def continuous_clock() -> float:
 
 
 if __name__ == "__main__":
-    parts.continuous_clock = continuous_clock
-    parts.SleepWatch = partial(SleepWatch, continuous_clock)  # type: ignore[misc, assignment]
+    vars(parts)["continuous_clock"] = continuous_clock
+    vars(parts)["SleepWatch"] = partial(SleepWatch, continuous_clock)
     sys.exit(main())

@@ -282,10 +282,10 @@ def _draw(
     if "embed" in name:
         return 0.03 * noise
     if "lm_head" in name:
-        return 4.0 / np.sqrt(shape[-1]) * noise
+        return noise * float(4.0 / np.sqrt(shape[-1]))
     if "conv" in name and shape[-1] == 1:
-        return noise / np.sqrt(shape[1])
-    return 1.5 / np.sqrt(shape[-1]) * noise
+        return noise / float(np.sqrt(shape[1]))
+    return noise * float(1.5 / np.sqrt(shape[-1]))
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def test_a_failed_write_leaves_the_old_value_and_no_litter(
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_json(path, {"new": 2})
     assert read_json(path) == {"good": 1}

@@ -274,7 +274,8 @@ def test_t52_a_model_without_a_chat_template_says_so_and_completes_texts(
 
 def test_t27_an_empty_prompt_is_refused(daemon: DaemonProcess, tiny: Path) -> None:
     with daemon.client() as client:
-        for prompt in ("", []):
+        prompts: tuple[object, ...] = ("", [])
+        for prompt in prompts:
             body = {"model": tiny.name, "prompt": prompt, "max_tokens": 3}
             refused = client.post("/v1/completions", json=body)
             assert refused.status_code == 400

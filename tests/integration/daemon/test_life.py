@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,8 +20,8 @@ from tests.support.daemon import DaemonProcess, payloads
 from tests.support.raw_http import read_answer
 
 SERVE = (sys.executable, "-m", "omlxd", "serve")
-EOS_OFF = {"logit_bias": {"0": -100, "1": -100, "2": -100}}
-ENDLESS = {"max_tokens": 50_000, "temperature": 0, **EOS_OFF}
+EOS_OFF: dict[str, Any] = {"logit_bias": {"0": -100, "1": -100, "2": -100}}
+ENDLESS: dict[str, Any] = {"max_tokens": 50_000, "temperature": 0, **EOS_OFF}
 
 
 def chat(model: Path | str, text: str = "hello", **fields: object) -> dict[str, object]:

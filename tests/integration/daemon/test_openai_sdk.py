@@ -14,7 +14,7 @@ from tests.integration.daemon.test_cases import hung_up, phases
 from tests.integration.daemon.test_life import ENDLESS, chat
 from tests.support.daemon import DaemonProcess
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 MODEL = "SmolLM2-135M-Instruct"
 
 
@@ -197,7 +197,9 @@ def test_the_sdk_tries_again_where_it_is_told_to(make_daemon: MakeDaemon, tiny: 
                 lambda: sorted(phases(daemon)) == ["decode", "queued"], "the queue is not full"
             )
             asked = pool.submit(
-                client.chat.completions.create, model=tiny.name, messages=QUESTION, max_tokens=2
+                lambda: client.chat.completions.create(
+                    model=tiny.name, messages=QUESTION, max_tokens=2
+                )
             )
             daemon.until(lambda: bool(refused()), "nothing is refused")
         answer = asked.result(120)
@@ -235,7 +237,7 @@ def test_content_may_be_parts_or_null(client: OpenAI) -> None:
         model=MODEL,
         messages=[
             {"role": "user", "content": [{"type": "text", "text": "What is the capital"}]},
-            {"role": "assistant", "content": None},  # type: ignore[typeddict-item]
+            {"role": "assistant", "content": None},
             {
                 "role": "user",
                 "content": [

@@ -50,7 +50,8 @@ def sleepy(tmp_path: Path, tiny: Path, second_tiny: Path) -> Iterator[SleepyDaem
     other.mkdir()
     for file in second_tiny.iterdir():
         link_or_copy(file, other / file.name)
-    with SleepyDaemon(home, tmp_path / "slept") as daemon:
+    daemon = SleepyDaemon(home, tmp_path / "slept")
+    with daemon:
         yield daemon
         assert daemon.stop() == 0
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ async def test_presence_and_frequency_look_at_the_answer_only(engine: Engine, ti
     await engine.load("m", str(tiny("llama"))).result()
     bias = ((55, 1000.0), (66, 900.0))
     for penalty in ({"presence_penalty": 200.0}, {"frequency_penalty": 200.0}):
-        sampling = Sampling(temperature=0.0, logit_bias=bias, **penalty)
+        sampling = replace(Sampling(temperature=0.0, logit_bias=bias), **penalty)  # type: ignore[arg-type]
         said = await ask(engine, str(penalty), (55, 55, 55, 9), sampling, tokens=2)
         assert said == [55, 66]
     doubled = Sampling(temperature=0.0, logit_bias=bias, repetition_penalty=2.0)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -73,7 +74,8 @@ def test_a_load_leaves_no_unfinished_work_with_the_random_numbers(copy: Path, fa
     with pytest.raises(ModelLoadFailed) if fails else nullcontext():
         load.advance()
     graph = io.StringIO()
-    mx.export_to_dot(graph, *mx.random.state)
+    state: Any = mx.random.state
+    mx.export_to_dot(graph, *state)
     load.abandon()
     assert "->" not in graph.getvalue()
 

@@ -1,6 +1,7 @@
 """The whole core of the daemon on simulated Macs: one trouble at a time, in virtual time."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,10 @@ from tests.integration.guard.machines import loaded, played, until
 from tests.support.guard_invariants import Watch
 from tests.support.simulated_daemon import SimulatedDaemon
 from tests.support.simulated_mac import CRITICAL
+
+
+def looked_again(daemon: SimulatedDaemon, looks: int) -> bool:
+    return daemon.kernel.host_calls > looks
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -26,7 +31,7 @@ def test_one_odd_sample_of_other_apps_changes_nothing(busy: bool) -> None:
         for _ in range(20):
             looks = daemon.kernel.host_calls
             daemon.kernel.spikes = [100 * GiB]
-            await until(lambda seen=looks: daemon.kernel.host_calls > seen, 40)
+            await until(partial(looked_again, daemon, looks), 40)
             await daemon.ticks(4)
             assert daemon.kernel.spikes == []
             assert daemon.decision.memory.level is Level.OK
@@ -61,6 +66,8 @@ def test_what_leaves_for_a_load_is_in_the_record_with_what_it_freed() -> None:
         entries = [e for e in daemon.enforcer.record.entries if e.eviction is not None]
         (entry,) = entries
         eviction = entry.eviction
+        assert eviction is not None
+        assert eviction.freed is not None
         assert (eviction.model_id, eviction.for_model) == ("big", "huge")
         assert eviction.freed >= daemon.shapes["big"].weights
         assert entry.decision.rule == "room_for_load"
@@ -81,6 +88,7 @@ def test_a_frozen_reading_refuses_nothing_for_ever() -> None:
         await asyncio.sleep(10)
         assert await daemon.ask("big") == "finished"
         await asyncio.sleep(3600)
+        assert daemon.enforcer.latest is not None
         assert any(
             "same answer" in line
             for line in daemon.enforcer.latest.decision.memory.reading.degraded
@@ -116,7 +124,9 @@ def test_a_pool_of_80_gb_is_returned_and_costs_nobody_anything(busy: bool) -> No
         await loaded(daemon, "small", "middle", "big")
         answers = [asyncio.create_task(daemon.ask("big", tokens=200)) for _ in range(4 * busy)]
         await asyncio.sleep(5)
-        daemon.mac.pool += daemon.decision.memory.ceilings.soft + 12 * GiB - daemon.mac.footprint
+        soft = daemon.decision.memory.ceilings.soft
+        assert soft is not None
+        daemon.mac.pool += soft + 12 * GiB - daemon.mac.footprint
         assert daemon.mac.pool > 80 * GiB
         await until(lambda: daemon.mac.pool < GiB, 20)
         assert [await answer for answer in answers] == ["finished"] * len(answers)

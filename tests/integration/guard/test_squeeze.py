@@ -150,7 +150,7 @@ def test_status_answers_while_the_device_is_in_a_step(one: Squeezed) -> None:
     """T19: from memory, not from the device thread."""
     stream = one.stream("a", prompt=" ".join(["hello"] * 120))
     one.until(lambda: one.phases() == ["prefill"], "the prefill does not begin")
-    took = []
+    took: list[float] = []
     while one.phases() == ["prefill"] and len(took) < 20:
         began = time.monotonic()
         for path in ("/health", "/status", "/v1/memory-guard"):

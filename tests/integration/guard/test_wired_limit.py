@@ -43,7 +43,7 @@ def test_it_is_set_once_at_start_and_undone_at_stop(
         assert seen == calls[:1]
         started.stop()
 
-    monkeypatch.setattr(runtime.mx, "set_wired_limit", set_wired_limit)
+    monkeypatch.setattr("omlxd.backend.mlx.runtime.mx.set_wired_limit", set_wired_limit)
     on_a_thread(work)
     assert seen == calls
 
@@ -58,6 +58,6 @@ def test_a_limit_that_the_system_refuses_is_left_alone(monkeypatch: pytest.Monke
         seen.append(limit)
         raise ValueError("larger than the system's")
 
-    monkeypatch.setattr(runtime.mx, "set_wired_limit", refuse)
+    monkeypatch.setattr("omlxd.backend.mlx.runtime.mx.set_wired_limit", refuse)
     on_a_thread(lambda: runtime.Runtime(None, 5).stop())
     assert seen == [5]

@@ -1,7 +1,7 @@
 """Requests made from the OpenAPI schema: no failure of ours, and always an answer."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +112,8 @@ class Attack:
 def operations(daemon: DaemonProcess) -> list[Any]:
     """All but the stream without an end. What changes settings comes last."""
     schema = schemathesis.openapi.from_dict(daemon.get("/openapi.json"))
-    found = [result.ok() for result in schema.get_all_operations()]
+    results: Iterable[Any] = schema.get_all_operations()
+    found = [result.ok() for result in results]
     found = [operation for operation in found if not operation.path.endswith("/events")]
     return sorted(found, key=lambda operation: operation.method.upper() in ("PUT", "PATCH"))
 

@@ -5,7 +5,7 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -146,11 +146,12 @@ def test_more_connections_than_allowed_get_an_answer_and_the_rest_goes_on(
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 def test_a_bomb_costs_little_and_is_refused(strict: DaemonProcess, encoding: str) -> None:
     zeros = bytes(64 * 1024 * 1024)
-    pack = {
+    packers: dict[str, Callable[[bytes], bytes]] = {
         "gzip": gzip.compress,
         "deflate": zlib.compress,
         "zstd": zstandard.ZstdCompressor().compress,
-    }[encoding]
+    }
+    pack = packers[encoding]
     headers = {"content-type": "application/json", "content-encoding": encoding}
     answer = httpx.post(
         f"{strict.url}/v1/chat/completions", content=pack(zeros), headers=headers, timeout=60
@@ -164,11 +165,12 @@ def test_a_compressed_request_is_answered(strict: DaemonProcess, tiny: Path, enc
     body = json.dumps(
         {"model": tiny.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     ).encode()
-    pack = {
+    packers: dict[str, Callable[[bytes], bytes]] = {
         "gzip": gzip.compress,
         "deflate": zlib.compress,
         "zstd": zstandard.ZstdCompressor().compress,
-    }[encoding]
+    }
+    pack = packers[encoding]
     headers = {"content-type": "application/json", "content-encoding": encoding}
     answer = httpx.post(
         f"{strict.url}/v1/chat/completions", content=pack(body), headers=headers, timeout=60

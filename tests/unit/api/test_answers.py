@@ -1,13 +1,15 @@
 """What every answer has: a request id, OpenAI's error shape, a limit on what is read."""
 
 import json
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from omlxd.api.options import ApiOptions
+from omlxd.api.services import ServerPhase
 from tests.support.asgi import Call, get, post
-from tests.support.fake_pool import Fail, Say, ServerPhase, World
+from tests.support.fake_pool import Fail, Say, World
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "private words"}]}
@@ -94,7 +96,8 @@ async def test_a_wrong_method_says_which_are_right(
 
 async def test_head_answers_wherever_get_does() -> None:
     world = World()
-    for path, methods in world.app.openapi()["paths"].items():
+    app: Any = world.app
+    for path, methods in app.openapi()["paths"].items():
         if "get" in methods:
             call = await Call(world.app, "HEAD", path.replace("{name}", "org/tiny")).end()
             assert call.status == 200, path

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions: the wire as clients read it."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.fake_pool import (
     FakePool,
     Progress,
     Say,
+    Step,
     Wait,
     World,
     model,
@@ -273,7 +275,7 @@ async def test_a_long_load_opens_the_stream_and_its_failure_is_an_event() -> Non
 async def test_a_client_that_leaves_frees_everything_once(stream: bool, place: str) -> None:
     """T42, T10: whatever its request was doing."""
     world = World()
-    steps = {
+    steps: dict[str, Sequence[Step]] = {
         "queued": [Wait()],
         "prefill": [Progress(1, 9), Wait()],
         "decode": [Progress(9, 9), Say("a"), Wait()],
@@ -333,7 +335,7 @@ async def test_a_client_that_does_not_read_counts_as_gone() -> None:
     async def send(message: object) -> None:
         await stuck.wait()
 
-    call._send = send  # type: ignore[method-assign, assignment]
+    call._send = send  # type: ignore[method-assign]
     await call.end()
     assert world.pool.acquired == world.pool.released == 1
 

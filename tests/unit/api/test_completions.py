@@ -1,6 +1,7 @@
 """POST /v1/completions: prompts of every form, and the legacy wire."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from pydantic import ValidationError
@@ -11,7 +12,7 @@ from omlxd.errors import GenerationFailed
 from omlxd.model_settings.options import ModelSettings
 from omlxd.units import MiB
 from tests.support.asgi import Call, post
-from tests.support.fake_pool import ByteTokenizer, End, Fail, Say, Wait, World
+from tests.support.fake_pool import ByteTokenizer, End, Fail, Say, Step, Wait, World
 
 PATH = "/v1/completions"
 
@@ -98,7 +99,7 @@ async def test_prompts_of_a_request_take_no_more_places_than_it_has() -> None:
 
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_the_end_of_one_of_several_ends_all(world: World, leaves: bool) -> None:
-    failing = [Say("a"), Wait()] if leaves else [Fail(GenerationFailed("no"))]
+    failing: Sequence[Step] = [Say("a"), Wait()] if leaves else [Fail(GenerationFailed("no"))]
     world.pool.scripts.extend([failing, [Wait()]])
     call = ask(world, ["a", "b"], stream=True).start()
     if leaves:

@@ -7,15 +7,16 @@ import pytest
 
 from omlxd.api.openai.unsupported import IGNORED, REFUSED
 from omlxd.api.options import ApiOptions
+from omlxd.api.services import ServerPhase
+from omlxd.backend.plan import Prefilled
 from omlxd.engine.generation import Generation
-from omlxd.engine.messages import Prefilled
 from omlxd.errors import ModelLoadFailed
 from omlxd.library.catalog import ModelKind
 from omlxd.model_settings.options import ModelSettings
 from omlxd.pool.status import ModelStatus
 from tests.support.asgi import Call, get, post
 from tests.support.fake_generation import a_sequence
-from tests.support.fake_pool import FakePool, ServerPhase, World, model
+from tests.support.fake_pool import FakePool, World, model
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from omlxd.api.app import create_app
 from omlxd.api.guard_view import ACTION_NAMES, flat_status, preview_body, status_keys
 from omlxd.enforcer.settings import From
 from omlxd.policy.actions import Action
+from omlxd.policy.decision import GuardState
 from omlxd.policy.eviction import Eviction
 from omlxd.policy.readings import ModelView, OsPressure
-from omlxd.policy.relief import GuardState, decide
+from omlxd.policy.relief import decide
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
 from tests.support.asgi import Call, get

@@ -4,6 +4,7 @@ import hmac
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
@@ -29,7 +30,7 @@ def ring(path: Path, *, open_when_empty: bool = True, extra: Iterable[StoredKey]
     return KeyRing(path, extra=tuple(extra), open_when_empty=open_when_empty)
 
 
-def world(path: Path, **options: bool) -> World:
+def world(path: Path, **options: Any) -> World:
     return World(keys=ring(path, **options))
 
 
@@ -263,7 +264,7 @@ def test_every_route_asks_for_the_scope_of_its_kind() -> None:
     for route in create_app(World().services()).routes:
         if not isinstance(route, APIRoute):
             continue
-        for method in route.methods:
+        for method in route.methods or ():
             needed = needed_scopes(method, re.sub(r"{.*?}", "org/tiny", route.path))
             if route.path == "/health":
                 assert needed == ()

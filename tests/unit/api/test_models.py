@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from omlxd.api.services import ServerPhase
 from omlxd.library.catalog import BrokenModel
 from tests.support.asgi import Call, get
-from tests.support.fake_pool import FIT, FakePool, ServerPhase, World, model
+from tests.support.fake_pool import FIT, FakePool, World, model
 
 
 @pytest.fixture

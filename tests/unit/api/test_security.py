@@ -1,5 +1,7 @@
 """Who may call: the attacks of a hostile page as raw requests, and the clients that must pass."""
 
+from typing import Any
+
 import pytest
 
 from omlxd.api.options import ApiOptions
@@ -11,7 +13,7 @@ CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def world_with(**options: tuple[str, ...]) -> World:
+def world_with(**options: Any) -> World:
     return World(options=ApiOptions(**options))
 
 

@@ -104,7 +104,7 @@ def test_a_header_that_lies_about_a_tensor_is_a_broken_file(tmp_path: Path, lie:
 
 @pytest.mark.parametrize("shape", [[0], [5, 0], [0, 10**12]])
 def test_a_tensor_without_elements_is_no_lie(tmp_path: Path, shape: list[int]) -> None:
-    empty = {"dtype": "F32", "shape": shape, "data_offsets": [16, 16]}
+    empty: Any = {"dtype": "F32", "shape": shape, "data_offsets": [16, 16]}
     file = write_weights(tmp_path / "model.safetensors", empty=empty)
     assert sum(tensors_of(file).values()) == 16
 
@@ -234,7 +234,7 @@ def test_what_real_configs_claim_is_believed(folder: Path, claim: dict[str, Any]
 
 def test_layers_that_the_weights_have_are_believed(folder: Path) -> None:
     names = [f"model.layers.{n}.experts.{e}.w" for n in range(300) for e in range(2)]
-    empty = {"dtype": "U8", "shape": [0], "data_offsets": [16, 16]}
+    empty: Any = {"dtype": "U8", "shape": [0], "data_offsets": [16, 16]}
     write_weights(folder / "model.safetensors", **dict.fromkeys(names, empty))
     write_json(folder / "config.json", {"model_type": "llama", "num_hidden_layers": 300})
     check_model_files(folder)

@@ -46,7 +46,7 @@ def test_a_loaded_model_is_not_deleted_however_it_is_spelled() -> None:
 
 
 def test_what_was_set_for_a_deleted_model_is_taken_back() -> None:
-    daemon = Settings(dict.fromkeys(("Own/M", "own/m"), "own/m"))
+    daemon: Any = Settings(dict.fromkeys(("Own/M", "own/m"), "own/m"))
     forget(daemon, "Own/M", ["other"])
     ((model, body),) = daemon.changes
     assert model == "own/m"
@@ -64,7 +64,7 @@ def test_what_was_set_for_a_deleted_model_is_taken_back() -> None:
     ids=["nothing was set", "another folder has one", "the name leads to another"],
 )
 def test_what_was_set_for_others_stays(means: dict[str, str], left: list[str]) -> None:
-    daemon = Settings(means)
+    daemon: Any = Settings(means)
     forget(daemon, "own/m", left)
     assert daemon.changes == []
 

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from omlxd.cli.hub import HubFile, NotPullable
+from omlxd.cli.hub import HubFile, NotPullable, Repository
 from omlxd.cli.pull import PARTIAL, pull, recorded_commit
 
 COMMIT = "a" * 40
@@ -25,13 +26,6 @@ class Bar:
 
     def end(self) -> None:
         self.ended = True
-
-
-@dataclass
-class Repository:
-    files: tuple[HubFile, ...]
-    name: str = "org/name"
-    commit: str = COMMIT
 
 
 @dataclass
@@ -59,10 +53,12 @@ class Source:
 
 def repository(**sizes: int) -> Repository:
     return Repository(
+        "org/name",
+        COMMIT,
         tuple(
             HubFile(name, sizes.get(name.partition(".")[0], len(data)), _sha256(data))
             for name, data in CONTENT.items()
-        )
+        ),
     )
 
 
@@ -76,7 +72,7 @@ def bars() -> list[Bar]:
 
 
 @pytest.fixture
-def make_bar(bars: list[Bar]) -> Callable[[str, int, int], Bar]:
+def make_bar(bars: list[Bar]) -> Any:
     def make(label: str, total: int, there: int) -> Bar:
         bars.append(Bar(there, total))
         return bars[-1]
@@ -84,10 +80,8 @@ def make_bar(bars: list[Bar]) -> Callable[[str, int, int], Bar]:
     return make
 
 
-def test_what_does_not_fit_on_the_disk_is_not_begun(
-    tmp_path: Path, make_bar: Callable[[str, int, int], Bar]
-) -> None:
-    source = Source()
+def test_what_does_not_fit_on_the_disk_is_not_begun(tmp_path: Path, make_bar: Any) -> None:
+    source: Any = Source()
     with pytest.raises(NotPullable, match="disk is too full"):
         pull(source, repository(model=10**18), tmp_path, make_bar)
     assert source.fetched == []
@@ -95,9 +89,9 @@ def test_what_does_not_fit_on_the_disk_is_not_begun(
 
 
 def test_a_pull_that_failed_goes_on_where_it_stopped(
-    tmp_path: Path, make_bar: Callable[[str, int, int], Bar], bars: list[Bar]
+    tmp_path: Path, make_bar: Any, bars: list[Bar]
 ) -> None:
-    source = Source(failing={"model.safetensors"})
+    source: Any = Source(failing={"model.safetensors"})
     with pytest.raises(NotPullable, match="went dead"):
         pull(source, repository(), tmp_path, make_bar)
     assert not (tmp_path / "org").exists()
@@ -112,19 +106,21 @@ def test_a_pull_that_failed_goes_on_where_it_stopped(
 
 
 def test_damaged_bytes_are_deleted_so_that_the_next_pull_can_heal(
-    tmp_path: Path, make_bar: Callable[[str, int, int], Bar]
+    tmp_path: Path, make_bar: Any
 ) -> None:
-    wrong = Repository((HubFile("config.json", 2, _sha256(b"[]")), repository().files[1]))
+    files = (HubFile("config.json", 2, _sha256(b"[]")), repository().files[1])
+    wrong = replace(repository(), files=files)
+    source: Any = Source()
     with pytest.raises(NotPullable, match=r"config\.json arrived damaged"):
-        pull(Source(), wrong, tmp_path, make_bar)
-    assert pull(Source(), repository(), tmp_path, make_bar).changed
+        pull(source, wrong, tmp_path, make_bar)
+    assert pull(source, repository(), tmp_path, make_bar).changed
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 def test_a_pull_mends_a_folder_and_fetches_no_more_than_that_takes(
-    tmp_path: Path, make_bar: Callable[[str, int, int], Bar], bars: list[Bar], damage: str
+    tmp_path: Path, make_bar: Any, bars: list[Bar], damage: str
 ) -> None:
-    source = Source()
+    source: Any = Source()
     weights = pull(source, repository(), tmp_path, make_bar).folder / "model.safetensors"
     assert not pull(source, repository(), tmp_path, make_bar).changed
     match damage:

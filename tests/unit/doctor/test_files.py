@@ -67,10 +67,10 @@ def test_a_broken_model_is_named_with_its_file(tmp_path: Path) -> None:
 def test_folders_that_macos_asks_for_get_the_hint_and_only_there(tmp_path: Path) -> None:
     folder = tmp_path / "Documents" / "models"
     folder.mkdir(parents=True)
-    home = Roots([folder], True, 5.0, "darwin", tmp_path)
+    home = Roots([folder], [folder], 5.0, "darwin", tmp_path)
     hinted = check_roots(home)[0]
     assert (hinted.verdict, hinted.remedy) == (Verdict.WARN, PRIVACY)
-    assert check_roots(Roots([folder], True, 5.0, "linux", tmp_path))[0].verdict is Verdict.OK
+    assert check_roots(Roots([folder], [folder], 5.0, "linux", tmp_path))[0].verdict is Verdict.OK
 
 
 def test_private_files_are_fine(here: Paths) -> None:
@@ -127,9 +127,9 @@ def test_what_the_account_cannot_use_fails_although_who_looks_can(
 ) -> None:
     folder = tmp_path / "models"
     folder.mkdir(mode=0o700)
-    mine = check_roots(Roots([folder], True, 5.0, "darwin", tmp_path, ME))[0]
+    mine = check_roots(Roots([folder], [folder], 5.0, "darwin", tmp_path, ME))[0]
     assert mine.verdict is Verdict.OK
-    theirs = check_roots(Roots([folder], True, 5.0, "darwin", tmp_path, STRANGER))[0]
+    theirs = check_roots(Roots([folder], [folder], 5.0, "darwin", tmp_path, STRANGER))[0]
     assert theirs.verdict is Verdict.FAIL
     assert "no-such-account cannot read" in theirs.text
     assert check_cache(here.cache, STRANGER).verdict is Verdict.FAIL

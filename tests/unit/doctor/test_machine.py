@@ -31,7 +31,7 @@ PYTHON = Interpreter(
     system="Darwin",
     machine="arm64",
     user_home="/Users/me",
-    project=False,
+    project=None,
     throwaway=(),
 )
 

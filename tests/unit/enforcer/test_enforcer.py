@@ -2,6 +2,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -97,7 +98,7 @@ class Machine:
         return [a for a in self.applied if not isinstance(a, WalkStoreCap)]
 
 
-def model(name: str, size: int, last_used: float, **changes: bool) -> ModelView:
+def model(name: str, size: int, last_used: float, **changes: Any) -> ModelView:
     idle = ModelView(name, size, 0, False, 0, False, last_used)
     return replace(idle, **changes)
 

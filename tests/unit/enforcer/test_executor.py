@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from omlxd.enforcer.executor import ActionExecutor, aborted, load_aborted, waited
@@ -78,7 +80,8 @@ class Owners:
         return 5
 
     def executor(self) -> ActionExecutor:
-        return ActionExecutor(self, lambda: self.up, self.models, self.release)
+        engine: Any = self
+        return ActionExecutor(engine, lambda: self.up, self.models, self.release)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import math
 import pickle
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def done(under_test: Scheduler, plan: StepPlan, *, seconds: float = 0.125) -> No
     under_test.update(StepResult(prefilled, tokens, left=plan.leave), seconds)
 
 
-def decoding(*lengths: int, **options: int) -> Scheduler:
+def decoding(*lengths: int, **options: Any) -> Scheduler:
     """One whose requests r0, r1, ... all decode."""
     under_test = scheduler(**options)
     submit(under_test, *lengths)

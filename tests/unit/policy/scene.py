@@ -16,8 +16,9 @@ from omlxd.policy.actions import (
     ShrinkRamCache,
 )
 from omlxd.policy.ceiling import Ceilings, HotCache
+from omlxd.policy.decision import Decision, GuardState, Snapshot
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
-from omlxd.policy.relief import Decision, GuardState, Snapshot, decide
+from omlxd.policy.relief import decide
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
 

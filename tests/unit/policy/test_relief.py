@@ -16,9 +16,10 @@ from omlxd.policy.actions import (
     WalkStoreCap,
 )
 from omlxd.policy.ceiling import HotCache
+from omlxd.policy.decision import Decision, GuardState
 from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import AllocatorSample, OsPressure, Source
-from omlxd.policy.relief import Decision, GuardState, decide
+from omlxd.policy.relief import decide
 from omlxd.policy.tiers import SAMPLE_LIMIT, GuardPolicy, Tier
 from omlxd.units import GiB
 from tests.unit.policy.scene import (

@@ -17,9 +17,9 @@ from omlxd.policy.actions import (
     ShrinkRamCache,
     WalkStoreCap,
 )
+from omlxd.policy.decision import GuardState
 from omlxd.policy.pressure import Level
 from omlxd.policy.readings import ModelView
-from omlxd.policy.relief import GuardState
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB, MiB
 from tests.unit.policy.scene import ToyMachine

@@ -260,7 +260,7 @@ async def test_no_alarm_spins_while_a_load_outlasts_a_deadline() -> None:
 async def test_loads_preloads_and_unloads_are_not_of_the_request_that_set_them_off() -> None:
     seen: list[tuple[str, str | None]] = []
 
-    def own_thread(name: str, work: Callable[[], Any]) -> AtOnce:
+    def own_thread(name: str, work: Callable[[], Any]) -> AtOnce[Any]:
         seen.append(("read", REQUEST.get()))
         return AtOnce(name, work)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -33,7 +34,7 @@ ROOM = 160 * MiB
 """For one of two models of 100 MiB."""
 
 
-def two_models(**more: object) -> House:
+def two_models(**more: Any) -> House:
     return House(
         a_model("a", size=100 * MiB),
         a_model("b", size=100 * MiB),

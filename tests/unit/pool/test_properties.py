@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from omlxd.errors import ModelLoadFailed, OmlxdError
 from omlxd.model_settings.options import ModelSettings
-from omlxd.policy.actions import AbortLoads, EvictModel, MarkPendingUnload
+from omlxd.policy.actions import AbortLoads, Action, EvictModel, MarkPendingUnload
 from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, Use, a_model, settle
 
@@ -114,12 +114,12 @@ class World:
 
     def guard(self, what: str) -> None:
         for name in NAMES:
-            action = {
+            actions: dict[str, Action] = {
                 "unload": EvictModel(name, 1),
                 "mark": MarkPendingUnload(name),
                 "abort": AbortLoads((name,)),
-            }[what]
-            self.others.append(asyncio.create_task(self.house.pool.apply(action)))
+            }
+            self.others.append(asyncio.create_task(self.house.pool.apply(actions[what])))
 
     def change(self, name: str, key: str, value: Any) -> None:
         if name in self.on_disk:

@@ -10,7 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 import quickstart
+from conversation import CannotGoOn
 
+from omlxd.cli.client import Unreachable
 from omlxd.service import daemon_run
 
 URL = "http://127.0.0.1:8484"
@@ -82,7 +84,7 @@ def test_the_key_of_the_clone_is_sent_to_no_other_daemon(
 
 
 def test_a_server_that_wants_another_key_is_not_waited_for(asked: list[httpx.Request]) -> None:
-    with pytest.raises(quickstart.CannotGoOn, match="401: asks for an API key"):
+    with pytest.raises(CannotGoOn, match="401: asks for an API key"):
         quickstart.wait_until_ready(URL, None)
     assert len(asked) == 1
 
@@ -118,10 +120,10 @@ def test_a_second_daemon_of_the_clone_is_not_started_and_the_log_of_the_first_is
     monkeypatch.setattr(quickstart, "HOME", tmp_path)
     monkeypatch.setattr(quickstart, "runs_at", lambda url: False)
     lock = daemon_run.take(tmp_path / "state", version="1", interpreter="python", now=0.0)
-    with pytest.raises(quickstart.CannotGoOn, match=f"process {os.getpid()}; wait"):
+    with pytest.raises(CannotGoOn, match=f"process {os.getpid()}; wait"):
         quickstart.quickstart(8484, once=True)
     lock.announce("127.0.0.1", 8485)
-    with pytest.raises(quickstart.CannotGoOn, match="scripts/quickstart --port 8485"):
+    with pytest.raises(CannotGoOn, match="scripts/quickstart --port 8485"):
         quickstart.quickstart(8484, once=True)
     lock.release()
     quickstart.refuse_a_second()
@@ -186,7 +188,7 @@ def test_a_home_that_is_a_file_is_named_with_what_to_do(
         (OSError(errno.ENOSPC, "No space left on device"), 1, "make room"),
         (OSError(errno.EPIPE, "Broken pipe"), 141, ""),
         (OSError(errno.EIO, "Input/output error"), 141, ""),
-        (quickstart.Unreachable("you may not look into it"), 1, "you may not"),
+        (Unreachable("you may not look into it"), 1, "you may not"),
     ],
 )
 def test_failures_end_with_a_sentence(

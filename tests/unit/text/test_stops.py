@@ -33,7 +33,7 @@ stop_lists = st.lists(st.text(st.sampled_from("ab\nř😀"), min_size=1, max_siz
 places = st.lists(st.integers(0, 10_000), max_size=30)
 
 
-@settings(max_examples=max(200, settings.default.max_examples))
+@settings(max_examples=max(200, settings().max_examples))
 @given(stop_lists, few_letters, places)
 @example(["abab", "b"], "aabab", [1, 2, 3, 4])
 @example(["aab"], "aaab", [1, 2, 3])
