@@ -113,6 +113,17 @@ def process_start(pid: int) -> float | None:
         return 0.0
 
 
+def pid_exists(pid: int) -> bool:
+    """Whether there is a process ``pid``, perhaps another one than before; without psutil."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it is another user's
+    return True
+
+
 def is_alive(record: InstanceRecord, started: ProcessStart = process_start) -> bool:
     """Whether the recorded process still runs, and is not another one with its pid."""
     now = started(record.pid)

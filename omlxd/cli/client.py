@@ -53,7 +53,8 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
             "sudo, or name the daemon with --url."
         )
     path, found = state / instance.RECORD, instance.read_record(state)
-    alive = found is not None and instance.is_alive(found)
+    # Importing psutil would take longer than the rest of a command.
+    alive = found is not None and instance.pid_exists(found.pid)
     if not alive and instance.is_held(state):
         raise Unreachable(
             f"omlxd runs (its lock is held), but there is no {path} of it, as on a "
