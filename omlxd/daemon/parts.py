@@ -18,9 +18,8 @@ from omlxd.daemon.listeners import Listeners
 from omlxd.daemon.process import Instance
 from omlxd.daemon.server import ConnectionLimits, HttpServer
 from omlxd.enforcer.enforcer import Enforcer
-from omlxd.enforcer.options import wired_limit_at_start
 from omlxd.enforcer.ports import GuardParts
-from omlxd.enforcer.readers import AllocatorSampler, HostReader
+from omlxd.enforcer.readers import AllocatorSampler, HostReader, wired_limit_at_start
 from omlxd.enforcer.settings import guard_settings
 from omlxd.engine.handle import Engine
 from omlxd.engine.registry import RequestRegistry

@@ -1,17 +1,10 @@
-"""Options of the memory guard as the configuration has them, and the wired limit they ask for."""
+"""Options of the memory guard as the configuration has them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-import structlog
-
-from omlxd.host.protocol import Host
 from omlxd.options import Bytes, option
-from omlxd.policy.ceiling import static_term
 from omlxd.policy.tiers import GuardPolicy, Tier, mistakes
-
-log = structlog.get_logger(__name__)
 
 
 class WiredLimit(Enum):
@@ -69,33 +62,3 @@ class GuardOptions:
             soft_threshold=self.soft_threshold,
             hard_threshold=self.hard_threshold,
         )
-
-
-def wired_limit(wanted: WiredLimit | int, kernel_limit: int | None, static: int) -> int | None:
-    """Bytes that the GPU driver is to keep resident; None leaves the driver alone.
-
-    ``kernel_limit`` is what the user gave the kernel in bytes: 0 is the driver's default, None
-    is unknown or no such thing here. ``static`` is RAM less the tier's reserve.
-    """
-    match wanted:
-        case WiredLimit.OFF:
-            return None
-        case WiredLimit.AUTO:
-            # The driver's own limit was not raised; wiring up to it would starve the system.
-            return min(static, kernel_limit) if kernel_limit else None
-        case _:
-            return None if kernel_limit is None else min(wanted, static)
-
-
-def wired_limit_at_start(
-    wanted: WiredLimit | int, tier: Tier, open_host: Callable[[], Host]
-) -> int | None:
-    """What the runtime is to wire; None leaves it alone, also where the machine cannot be read."""
-    if wanted is WiredLimit.OFF:
-        return None
-    try:
-        host = open_host()
-        return wired_limit(wanted, host.wired_limit(), static_term(host.total_memory(), tier))
-    except (OSError, ValueError) as error:
-        log.warning("wired_limit_unknown", reason=str(error))
-        return None

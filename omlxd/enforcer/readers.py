@@ -8,11 +8,14 @@ from types import MappingProxyType
 
 import structlog
 
+from omlxd.enforcer.options import WiredLimit
 from omlxd.engine.handle import Engine
 from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
 from omlxd.host.protocol import DeviceMemory, Host, RuntimeMemory
+from omlxd.policy.ceiling import static_term
 from omlxd.policy.readings import AllocatorSample, MemoryReading, Source
+from omlxd.policy.tiers import Tier
 
 log = structlog.get_logger(__name__)
 
@@ -126,3 +129,33 @@ def with_footprints(
         graphics_footprint=graphics,
         sources=MappingProxyType(sources),
     )
+
+
+def wired_limit(wanted: WiredLimit | int, kernel_limit: int | None, static: int) -> int | None:
+    """Bytes that the GPU driver is to keep resident; None leaves the driver alone.
+
+    ``kernel_limit`` is what the user gave the kernel in bytes: 0 is the driver's default, None
+    is unknown or no such thing here. ``static`` is RAM less the tier's reserve.
+    """
+    match wanted:
+        case WiredLimit.OFF:
+            return None
+        case WiredLimit.AUTO:
+            # The driver's own limit was not raised; wiring up to it would starve the system.
+            return min(static, kernel_limit) if kernel_limit else None
+        case _:
+            return None if kernel_limit is None else min(wanted, static)
+
+
+def wired_limit_at_start(
+    wanted: WiredLimit | int, tier: Tier, open_host: Callable[[], Host]
+) -> int | None:
+    """What the runtime is to wire; None leaves it alone, also where the machine cannot be read."""
+    if wanted is WiredLimit.OFF:
+        return None
+    try:
+        host = open_host()
+        return wired_limit(wanted, host.wired_limit(), static_term(host.total_memory(), tier))
+    except (OSError, ValueError) as error:
+        log.warning("wired_limit_unknown", reason=str(error))
+        return None
