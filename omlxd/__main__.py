@@ -7,7 +7,7 @@ import sys
 def main() -> int:
     _fill_streams()
     if sys.argv[1:2] == ["serve"]:
-        # Before what takes time to import.
+        # Before the imports, which take time.
         from omlxd.daemon.signals import exit_on_stop_signals
 
         exit_on_stop_signals()
@@ -17,12 +17,12 @@ def main() -> int:
 
 
 def _fill_streams() -> None:
-    """A standard stream that we were started without leads to nowhere, not to the next file."""
+    """Open missing standard streams on the null device; else the next file would become one."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is taken.
+            # open takes the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:

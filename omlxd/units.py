@@ -1,4 +1,4 @@
-"""Sizes and durations: constants, and the one way to read and to write them."""
+"""Sizes: constants, and the one way to read and to write them."""
 
 import math
 import re
@@ -15,8 +15,8 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.A | re.I
 def parse_bytes(text: str | int | float) -> int:
     """A size in bytes from ``"512MB"``, ``"1.5GiB"``, ``"100B"``; units are powers of 1024.
 
-    Raises ValueError when it is not a finite, non-negative size, or, save 0, has no unit: who
-    writes 24 does not mean 24 bytes.
+    Raises ValueError when it is no finite size from 0 on, or has no unit. Only 0 needs no unit:
+    24 hardly means 24 bytes.
     """
     match = None if isinstance(text, bool) else _SIZE.fullmatch(str(text))
     if match is None:

@@ -6,7 +6,7 @@
 #
 # Written for bash 3.2 as well, which is what macOS has.
 
-# Where the caller is, since relative paths among the arguments mean that.
+# The folder of the caller: relative paths in the arguments are relative to it.
 from=$PWD
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -29,7 +29,7 @@ mlx_build() {
   esac
 }
 
-# Whether this interpreter exists and may run the project.
+# Whether this interpreter exists and can run the project.
 fits() {
   "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
@@ -59,19 +59,19 @@ make_venv() {
     die "$python is built for Intel, and MLX needs Apple silicon. Name an arm64 Python with OMLXD_PYTHON"
   fi
   say "making $venv with $("$python" -V)"
-  # Packages first, while there is a stamp that fits nothing: half of them would pass for all.
+  # First a stamp that fits nothing: after an interruption, half of the packages would pass for all.
   [ ! -e "$venv/.omlxd-stamp" ] || echo "being cleared" >"$venv/.omlxd-stamp"
   rm -rf "$venv/lib"
   "$python" -m venv --clear "$venv"
 }
 
-# An environment whose making was broken off has none.
+# An environment has no pip when making it was interrupted.
 need_pip() {
   "$1" -m pip --version >/dev/null 2>&1 || "$1" -m ensurepip >/dev/null
 }
 
 # prepare [extra ...]: the environment holds the project, its MLX build and these extras.
-# Does nothing when that is so already, as far as a stamp tells.
+# Does nothing when the stamp says that it does so already.
 prepare() {
   local build key extra extras missing stamp
   build=$(mlx_build)
@@ -93,7 +93,7 @@ prepare() {
     extras=${extras:+$extras,}$extra
   done
   say "installing omlxd${extras:+[$extras]} and what it needs (a minute or two the first time)"
-  # Fits nothing, should this be broken off.
+  # This stamp fits nothing, in case the installation is interrupted.
   echo "$build being installed" >"$stamp"
   need_pip "$bin/python"
   PIP_DISABLE_PIP_VERSION_CHECK=1 "$bin/python" -m pip install -e ".${extras:+[$extras]}" 2>&1 |
@@ -106,7 +106,7 @@ $(tail -n 12 "$venv/install.log")"
   } >"$stamp"
 }
 
-# Of what pip says, the lines that tell how far it is.
+# Of the output of pip, the lines that show its progress.
 show_steps() {
   local line
   while IFS= read -r line; do
@@ -143,7 +143,7 @@ apt() { DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -o DPkg::Lock::Timeou
 
 apt_install() { apt install -y --no-install-recommends "$1"; }
 
-# On Linux, puts OpenBLAS before the reference BLAS in MLX's CPU build. Never fails for it.
+# On Linux, makes the CPU build of MLX use OpenBLAS instead of the reference BLAS, if it can.
 use_openblas() {
   local file
   [ "$(mlx_build)" = cpu ] || return 0

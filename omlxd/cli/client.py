@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from omlxd.service.definition import Definition
 
 PATIENCE = 5.0
-"""Seconds; everything asked here is answered from memory, or within one tick of the guard."""
+"""Seconds to wait. The daemon answers from memory, or within one tick of the guard."""
 
 
 class Unreachable(Exception):
@@ -24,15 +24,15 @@ class Unreachable(Exception):
 
 
 class NotRunning(Unreachable):
-    """The local daemon is surely off."""
+    """The local daemon certainly does not run."""
 
 
 class Refused(Exception):
-    """The daemon answered with an error, or would; the text is for the user."""
+    """The daemon answered with an error, or would do so; the text is for the user."""
 
 
 def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
-    """How a command finds its daemon."""
+    """The arguments by which a command finds its daemon."""
     parser.add_argument("--url", help="address of the daemon (else OMLXD_URL, else the local one)")
     parser.add_argument("--home", metavar="DIR", help="the one folder that holds all files")
 
@@ -43,7 +43,7 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
     if named:
         named = named if "://" in named else f"http://{named}"
         return named.rstrip("/").removesuffix("/v1")
-    # Late: a command that is given an address does without.
+    # Imported late: a command with an address does not need it.
     from omlxd import instance
 
     state = daemon_paths(home, environ).state
@@ -76,7 +76,7 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
 
 
 def find_key(url: str | None, home: str | None, environ: Mapping[str, str]) -> str | None:
-    """The API key to send: OMLXD_KEY, else the one that the local daemon left for its own user.
+    """The API key to send: OMLXD_KEY, else the one that the local daemon wrote for its own user.
 
     That one goes to no daemon that was named by its address.
     """
@@ -86,7 +86,7 @@ def find_key(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
 
 
 def key_for(state: Path, environ: Mapping[str, str]) -> str | None:
-    """OMLXD_KEY, else what the daemon of this folder left."""
+    """OMLXD_KEY, else the key that the daemon of this folder has written."""
     from omlxd.api.key_file import LOCAL_FILE
 
     try:
@@ -104,13 +104,13 @@ class Daemon:
     """One daemon over HTTP."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        """Raises Unreachable for a URL that is none, or a key that cannot be sent."""
+        """Raises Unreachable for a bad URL, or for a key that cannot be sent."""
         self._httpx = _import_httpx()
         self._failures = (self._httpx.HTTPError, self._httpx.InvalidURL, UnicodeError)
         self.url = url
         if key is not None and not key.isascii():
             raise Unreachable("the API key in OMLXD_KEY cannot be one: it is not plain ASCII.")
-        # No proxy and no certificates of the environment: loading them takes longer than asking.
+        # Without the proxies and certificates of the environment: loading them takes too long.
         try:
             self._client = self._httpx.Client(
                 base_url=url,
@@ -211,20 +211,20 @@ def model_statuses(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def model_path(model: str, rest: str = "") -> str:
-    """The path of ``model`` in the API. Raises Refused for a name that would lead elsewhere."""
+    """The path of ``model`` in the API. Raises Refused for a name that is another path."""
     if {"", ".", ".."} & set(model.split("/")):
         raise Refused(f"'{model}' is not the name of a model; `omlxd models list` shows them.")
     return f"/v1/models/{quote(model, safe='/')}{rest}"
 
 
 def print_error(error: Unreachable | Refused) -> int:
-    """Say it, and the exit code."""
+    """Print the error for the user. Returns the exit code."""
     print(f"omlxd: {error}", file=sys.stderr)
     return 1
 
 
 def _import_httpx() -> Any:
-    # Its own command line imports rich and click, which takes as long as all the rest of it.
+    # The command line of httpx imports rich and click, and that doubles the time of the import.
     hidden = "httpx._main"
     if "httpx" not in sys.modules:
         sys.modules[hidden] = None  # type: ignore[assignment]
@@ -236,7 +236,7 @@ def _import_httpx() -> Any:
 
 
 def daemon_paths(home: str | None, environ: Mapping[str, str]) -> "Paths":
-    """By ``--home``, else OMLXD_HOME, else as the installed service has it, else the usual places.
+    """By ``--home``, else OMLXD_HOME, else as the installed service has it, else the usual paths.
 
     Raises ConfigError for a home (``~``) of nobody.
     """

@@ -1,4 +1,4 @@
-"""``omlxd doctor``: look at everything that can be wrong, one line each with its remedy."""
+"""``omlxd doctor``: check everything that can be wrong; one line each, with its remedy."""
 
 import argparse
 import contextlib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from omlxd.service.job import Account
 
 WIDTH = 14
-"""Of the column with the names."""
+"""Characters of the column with the names."""
 
 
 def add_arguments(commands: Any) -> None:
@@ -35,7 +35,7 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """1 when something does not work; warnings do not count."""
+    """Run all checks. Returns 1 when something does not work; warnings do not count."""
     import logging
 
     import structlog
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look(arguments: argparse.Namespace, environ: Mapping[str, str]) -> "Iterator[Finding]":
-    """Every check; one finding alone when it is not even known where to look."""
+    """The findings of every check, or only one when the paths themselves are wrong."""
     from omlxd.cli.service_context import context
     from omlxd.doctor.finding import fail
     from omlxd.errors import ConfigError
@@ -77,7 +77,7 @@ def look(arguments: argparse.Namespace, environ: Mapping[str, str]) -> "Iterator
 
 
 def _elsewhere(context: "Context") -> "Iterator[Finding]":
-    """What can be said of the machine, where its daemon is another account's."""
+    """What can be checked when the daemon belongs to another account."""
     from omlxd.config.load import Config
     from omlxd.doctor.finding import warn
 
@@ -92,7 +92,7 @@ def line(finding: "Finding") -> str:
 
 
 def examine(context: "Context") -> "Iterator[Finding]":
-    """Every check in turn; what each found is there as soon as it is done."""
+    """Run the checks in turn, and give the findings of each as soon as it ends."""
     from omlxd.config.load import Config
     from omlxd.config.load import load as load_config
     from omlxd.doctor.finding import fail, ok
@@ -187,7 +187,7 @@ def _service_and_daemon(
 
 
 def _service(context: "Context", config: "Config") -> "Generator[Finding, None, bool]":
-    """Whether the daemon of this folder is the service's, or would be."""
+    """Whether the service runs the daemon of this folder, or would run it."""
     from omlxd.doctor import daemon
     from omlxd.doctor.finding import ok, warn
     from omlxd.errors import ServiceFailed

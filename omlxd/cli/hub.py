@@ -35,20 +35,20 @@ from omlxd.units import format_bytes
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
 REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,199}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""At the top of the repository; folders hold other formats of the same weights."""
+"""A file at the top of the repository. Its folders hold other formats of the same weights."""
 _TEXTS = re.compile(
     r"tokenizer\.model|tiktoken\.model|(merges|vocab)\.txt|.+\.(json|jinja|tiktoken)"
     r"|(LICENSE|LICENCE|NOTICE|README)(\.(txt|md))?",
     re.IGNORECASE,
 )
 WEIGHTS = re.compile(r"model.*\.safetensors")
-"""What a load reads; other files of the kind repeat the same weights."""
+"""The weights that a load reads. Other safetensors files repeat them."""
 RECORD = ".omlxd-source.json"
-"""WorkingMemory the files: where they come from."""
+"""A file beside the model's own that says where they come from."""
 
 
 class NotPullable(Exception):
-    """What was asked for cannot be had; the text is for the user."""
+    """The model cannot be pulled; the text is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class HubFile:
 
 
 def check_repository(name: str) -> str:
-    """``name`` when it is ORG/NAME and nothing else: no address, no path. Raises NotPullable."""
+    """``name``, when it is ORG/NAME and no address or path. Raises NotPullable."""
     if not REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
         raise NotPullable(
             f"'{name}' is not the name of a repository. Write ORG/NAME as the hub does, for "
@@ -83,7 +83,7 @@ def check_revision(name: str) -> str:
 
 
 def wanted(files: Iterable[HubFile]) -> tuple[HubFile, ...]:
-    """Of a repository's files those that serve, small ones first. Raises NotPullable."""
+    """The files of a repository that serving needs, small ones first. Raises NotPullable."""
     plain = [file for file in files if _NAME.fullmatch(file.name)]
     weights = [file for file in plain if WEIGHTS.fullmatch(file.name)]
     texts = [file for file in plain if _TEXTS.fullmatch(file.name)]
@@ -130,7 +130,7 @@ class Hub:
 
     def __init__(self) -> None:
         disable_progress_bars()
-        # Its retries show as a bar that stands still.
+        # A retry is visible already: the bar does not move.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         self._headers = build_hf_headers(library_name="omlxd", library_version=__version__)
         self._api = HfApi(library_name="omlxd", library_version=__version__)
@@ -149,8 +149,10 @@ class Hub:
     def fetch(
         self, repository: Repository, file: HubFile, target: Path, note: Callable[[int], None]
     ) -> None:
-        """Complete ``target`` with the bytes of ``file`` that it lacks; each number of bytes that
-        came (negative: were lost) is noted. Raises NotPullable, OSError.
+        """Append to ``target`` the bytes of ``file`` that it lacks.
+
+        ``note`` is called with each number of bytes that came; it is negative for bytes that have
+        to be fetched again. Raises NotPullable, OSError.
         """
         if file.size > LARGEST:
             raise NotPullable(
@@ -245,7 +247,7 @@ def _files(siblings: Any) -> Iterator[HubFile]:
 
 
 def _listener(note: Callable[[int], None], there: int) -> Any:
-    """What huggingface_hub takes for a progress bar of its own."""
+    """A class that huggingface_hub uses like its own progress bar."""
 
     class Listener:
         def __init__(self, *, initial: int = 0, **about: Any) -> None:
@@ -256,7 +258,7 @@ def _listener(note: Callable[[int], None], there: int) -> Any:
             return self
 
         def __exit__(self, *error: object) -> None:
-            """Nothing was opened."""
+            """There is nothing to close."""
 
         def update(self, count: float | None = 1) -> None:
             note(int(count or 0))

@@ -1,4 +1,4 @@
-"""``omlxd key``: make, list and revoke API keys; a running daemon notices by itself."""
+"""``omlxd key``: make, list and revoke API keys. A running daemon sees the change by itself."""
 
 import argparse
 import os
@@ -108,7 +108,7 @@ def _revoke(arguments: argparse.Namespace, path: Path) -> None:
 
 
 def _owner(path: Path) -> int | None:
-    """Whose keys root is looking at; anybody else looks at their own."""
+    """The user whose keys root reads; None for other users, who read their own."""
     try:
         return path.parent.stat().st_uid if os.geteuid() == 0 else None
     except OSError:

@@ -21,8 +21,8 @@ from omlxd.cli.models_disk import pull_model, remove
 from omlxd.cli.terminal import Progress, duration, size, table
 from omlxd.printable import printable
 
-LOOK = 0.25
-"""Seconds between two looks at a load."""
+POLL_INTERVAL = 0.25
+"""Seconds between two questions how far a load is."""
 
 
 def add_arguments(commands: Any) -> None:
@@ -124,10 +124,10 @@ def load(arguments: argparse.Namespace) -> int:
 
 
 def _watch(daemon: Daemon, model_id: str, done: threading.Event) -> None:
-    """Draw the bytes of a load until it is done; say why it waits, where it does."""
+    """Draw the progress of a load until it ends. Say why, when it has to wait."""
     progress, told = Progress(model_id, None), None
     drawn = False
-    while not done.wait(LOOK):
+    while not done.wait(POLL_INTERVAL):
         model = next((m for m in model_statuses(daemon) if m["id"] == model_id), None)
         if model is None:
             continue
@@ -169,7 +169,7 @@ _VERDICTS = {
 
 
 def render_models(models: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a model; the broken and the failed ones again below, with what is wrong."""
+    """One line a model. Below, what is wrong with broken and failed ones."""
     if not models:
         return ["No models. `omlxd models pull ORG/NAME` gets one."]
     head = ("MODEL", "STATE", ">SIZE", ">CONTEXT", "PINNED", "ALIASES")
@@ -207,7 +207,7 @@ def _number(value: int | None) -> str:
 
 
 def render_fit(fit: Mapping[str, Any]) -> list[str]:
-    """What it would take, and what each tier of the guard says to it."""
+    """The memory that the model needs, and whether it fits under each tier of the guard."""
     requests = "1 request" if fit["concurrency"] == 1 else f"{fit['concurrency']} requests"
     weights = "in memory" if fit["loaded"] else "measured" if fit["weights_measured"] else "files"
     lines = [

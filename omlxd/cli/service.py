@@ -61,7 +61,7 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one verb on this machine; the exit code (``status``: 3 when it is not healthy)."""
+    """Run one verb on this machine. Returns the exit code; 3 is ``status`` of an unhealthy one."""
     from omlxd.cli.service_context import context
     from omlxd.errors import OmlxdError
     from omlxd.service.machine import this_machine
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def perform(context: "Context") -> int:
-    """One verb with everything it needs. Raises ServiceFailed."""
+    """Run one verb in its context. Raises ServiceFailed."""
     verbs: dict[str, Callable[[Context], int]] = {
         "install": _install,
         "uninstall": _uninstall,
@@ -228,7 +228,7 @@ def _logs(context: "Context") -> int:
 
 
 def _quiet_logs() -> None:
-    """A command speaks by its own output; events of the parts are for the daemon's log."""
+    """Hide the log events: they are for the log of the daemon, and a command has its own output."""
     import logging
 
     import structlog

@@ -1,4 +1,4 @@
-"""What the service commands need to know, gathered from flags, environment and definition."""
+"""What the service commands need to know, from flags, environment and installed definition."""
 
 import argparse
 from collections.abc import Mapping
@@ -62,14 +62,14 @@ class Context:
         )
 
     def means_system(self) -> bool:
-        """Whether the daemon of the whole Mac is the only one, and was not asked for."""
+        """Whether only the daemon of the whole Mac is installed, and ``--system`` was not given."""
         named = self.arguments.system or self.home is not None
         if named or self.definition is not None or self.machine.platform != "darwin":
             return False
         return machine.definition(self.machine, system=True) is not None
 
     def runs_as(self) -> Account | None:
-        """The account of the system daemon: as installed, else the owner of its data folder.
+        """The account of the system daemon: the installed one, else the owner of its data folder.
 
         None for an agent. Raises ServiceFailed when there is no such account.
         """
@@ -80,14 +80,14 @@ class Context:
         return machine.owner(self.paths.state)
 
     def daemon_environ(self, account: Account | None) -> Mapping[str, str]:
-        """What the daemon sees of the environment, as far as it matters to us."""
+        """The part of the daemon's environment that matters here."""
         if account is None:
             return self.environ
         own = {} if self.definition is None else self.definition.environment
         return {"XDG_CACHE_HOME": str(account.home / ".cache"), **own}
 
     def check_interpreter(self, *, force: bool) -> None:
-        """Raises ServiceFailed with everything that speaks against this Python."""
+        """Raises ServiceFailed with every objection to this Python."""
         found = interpreter.problems(self.python)
         if any(p.final for p in found) or (found and not force):
             texts = [p.text for p in found if p.final or not force]
@@ -103,7 +103,7 @@ class Context:
         )
 
     def all_supervisors(self) -> tuple[Supervisor, ...]:
-        """Every place the job may be in, for taking it out."""
+        """All supervisors that may have the job, to remove it from each."""
         main = self.installed()
         return (main, *machine.other_places(self.machine, main))
 
@@ -121,7 +121,7 @@ class Context:
 
 
 def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Machine) -> Context:
-    """From flags and environment; what they leave open is as the installed service has it.
+    """From flags and environment, and for the rest from the definition of the installed service.
 
     Raises ConfigError for a home (``~``) of nobody, and for a path with control characters.
     """

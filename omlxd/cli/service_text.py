@@ -1,4 +1,4 @@
-"""How the state of the service reads, for a person and for programs."""
+"""The state of the service as text for people and as JSON for programs."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,8 +12,8 @@ from omlxd.service.job import with_secrets
 
 
 def not_carried(environ: Mapping[str, str]) -> list[str]:
-    """What a person must know who relies on the settings of this shell."""
-    # Late: every command but ``install`` does without all the options.
+    """Warnings about settings of this shell that the service does not get."""
+    # Imported late: only ``install`` needs all the options.
     from omlxd.config.load import variables
 
     lines = []
@@ -42,7 +42,7 @@ def is_healthy(status: ServiceStatus) -> bool:
 
 
 def as_text(status: ServiceStatus, executable: str) -> list[str]:
-    """A few lines for a person: the state first, then what explains it."""
+    """A few lines for people: first the state, then its explanation."""
     lines = [_headline(status), f"  where       {status.where}"]
     if status.installed:
         lines.append(f"  definition  {status.definition}")
@@ -114,7 +114,7 @@ def _explanations(status: ServiceStatus, executable: str) -> list[str]:
 
 
 def _remedy(status: ServiceStatus) -> str | None:
-    """None when it runs as the service: what is wrong then is said by its health."""
+    """None when it runs as the service: then its health says what is wrong."""
     record, job, last = status.record, status.job, status.last_exit
     if not status.installed:
         return "omlxd service install"

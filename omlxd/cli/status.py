@@ -17,8 +17,8 @@ from omlxd.cli.client import (
 )
 from omlxd.cli.terminal import bar, duration, percent, size, table
 
-EVERY = 1.0
-"""Seconds between two looks of ``--watch``."""
+WATCH_INTERVAL = 1.0
+"""Seconds between two questions of ``--watch``."""
 _CLEAR = "\x1b[H\x1b[2J"
 _AT_REST = frozenset({"absent"})
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             show(daemon, arguments)
             if not arguments.watch:
                 return 0
-            time.sleep(EVERY)
+            time.sleep(WATCH_INTERVAL)
     except (Unreachable, Refused) as error:
         return print_error(error)
 
@@ -70,7 +70,7 @@ def render(status: Mapping[str, Any], url: str) -> list[str]:
 
 
 def memory(status: Mapping[str, Any]) -> list[str]:
-    """Usage against the marks, and what bounds it."""
+    """The usage, its marks, and what bounds the ceiling."""
     ceiling = status["ceiling"]
     used, total = status["current_bytes"], ceiling["bytes"]
     level = status["pressure_level"] if status["enabled"] else "off"

@@ -12,7 +12,7 @@ BAR = 30
 
 
 def bar(used: int | None, ceiling: int | None, marks: Sequence[int | None]) -> str:
-    """``used`` of ``ceiling`` with a stroke at each mark: ``[#####----|--|]``."""
+    """``used`` of ``ceiling``, with a stroke at each mark: ``[#####----|--|]``."""
     if not ceiling:
         return ""
     filled = _place(used or 0, ceiling)
@@ -29,7 +29,7 @@ def _place(size: int, ceiling: int) -> int:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be; those named with a leading ``>`` are right-aligned."""
+    """Columns as wide as their content. A title that begins with ``>`` aligns to the right."""
     titles = [title.removeprefix(">") for title in head]
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
@@ -66,15 +66,15 @@ def percent(part: float | None, whole: float | None) -> str:
 
 
 REDRAW = 0.2
-"""Seconds between two pictures on a terminal."""
+"""Seconds between two drawings on a terminal."""
 LINE_SHARE = 0.1
-"""Without a terminal: a line for each such share of the whole."""
+"""Without a terminal, a line is printed for each such share of the whole."""
 WINDOW = 10.0
-"""Seconds of which the speed is that of."""
+"""The speed is the mean of so many seconds."""
 
 
 class Progress:
-    """One bar. ``add`` may be called often; it draws now and then."""
+    """One bar. ``add`` may be called often; it is drawn only now and then."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Progress:
         self.at(self.done + count)
 
     def at(self, done: int, total: int | None = None) -> None:
-        """So much is done now, of ``total`` if that became known."""
+        """``done`` is the amount now; ``total`` is given when it has become known."""
         self.done = done
         self.total = self.total if total is None else total
         now = self._clock()
@@ -110,7 +110,7 @@ class Progress:
             self._draw(now)
 
     def end(self) -> None:
-        """Draw the last state, and leave the line."""
+        """Draw the last state, and end the line."""
         if self._drawn != self._text():
             self._draw(self._clock())
         if self._out.isatty():

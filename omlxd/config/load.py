@@ -1,12 +1,13 @@
-"""Assembles the configuration: flag over environment over file over default."""
+"""Assembles the configuration (flag over environment over file over default), and its example."""
 
+import textwrap
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_origin
 
 from omlxd.api.options import ApiOptions
 from omlxd.backend.protocol import BackendOptions
@@ -15,9 +16,10 @@ from omlxd.config.paths import Paths, named_paths
 from omlxd.enforcer.options import GuardOptions
 from omlxd.engine.options import EngineOptions
 from omlxd.errors import ConfigError
-from omlxd.options import Source, read_table
+from omlxd.options import Source, declarations, read_table
 from omlxd.pool.options import PoolOptions
 from omlxd.text.options import TextOptions
+from omlxd.units import format_bytes, parse_bytes
 
 PREFIX = "OMLXD_"
 FLAGS: Mapping[str, str] = MappingProxyType(
@@ -30,11 +32,11 @@ FLAGS: Mapping[str, str] = MappingProxyType(
 )
 """Option -> its flag. The environment takes them by that name too: OMLXD_PORT."""
 _OTHER_VARIABLES = frozenset({"HOME", "CONFIG", "URL", "KEY", "VENV", "PYTHON", "MLX", "ENV"})
-"""Of the prefix, that are no options: of the commands and of the scripts."""
+"""Variables with the prefix that are no options: the commands and the scripts use them."""
 
 
 class Origin(Enum):
-    """Where an option's value comes from; what is not listed is a default."""
+    """Where the value of an option comes from. An option without an origin has its default."""
 
     FLAG = "flag"
     ENVIRONMENT = "environment"
@@ -43,7 +45,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The options of every part. One field a section of the file."""
+    """The options of every part: one field for each section of the file."""
 
     paths: Paths
     server: ServerOptions = field(default_factory=ServerOptions)
@@ -57,7 +59,7 @@ class Config:
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
     """``section.key`` -> where its value comes from."""
     strange_variables: tuple[str, ...] = ()
-    """Of the environment: they look like options and are none."""
+    """Variables that look like options but set none."""
 
 
 SECTIONS: Mapping[str, Any] = MappingProxyType(
@@ -90,7 +92,7 @@ def load(
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, Origin] = {}
     named, strange = variables(environ)
-    # What else a file says that cannot be read is unknown.
+    # Sections that are not known whole. If the file cannot be read, that is all of them.
     unsound = set(SECTIONS) if mistakes else set()
     of_file = _sections_of_file(table, found.config_file, mistakes)
     unsound |= table.keys() - of_file.keys()
@@ -121,7 +123,7 @@ def load(
     for section in (name for name in SECTIONS if name not in unsound):
         try:
             parts[section] = SECTIONS[section](**values[section])
-        except ValueError as error:  # a combination
+        except ValueError as error:  # options that contradict each other
             mistakes.append(f"[{section}]: {error}")
     if mistakes:
         raise ConfigError(mistakes)
@@ -156,14 +158,14 @@ def _sections_of_file(
 
 
 def variables(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Option -> the variable that sets it, and those of the prefix that set nothing.
+    """Option -> the variable that sets it, and the variables with the prefix that set none.
 
     ``OMLXD_SERVER_PORT`` is ``server.port``, and so is ``OMLXD_PORT`` where that is not set.
     """
     short = {flag[2:].replace("-", "_").upper(): option for option, flag in FLAGS.items()}
     options: dict[str, str] = {}
     strange = []
-    # Short names first: the others win.
+    # Short names come first, so that the full names win.
     for name in sorted(environ, key=lambda name: name.removeprefix(PREFIX) not in short):
         rest = name.removeprefix(PREFIX)
         section, _, key = rest.lower().partition("_")
@@ -179,9 +181,53 @@ def variables(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ..
 
 
 def _sections(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By section, of options by their dotted name."""
+    """Options by their dotted name, sorted into sections."""
     sections: dict[str, dict[str, Any]] = {}
     for dotted, value in options.items():
         section, _, key = dotted.partition(".")
         sections.setdefault(section, {})[key] = value
     return sections
+
+
+EXAMPLE_HEAD = """\
+# The configuration of omlxd: every option with its default.
+# Flags win over environment variables (OMLXD_SECTION_KEY) over this file over defaults.
+# A relative path in this file is relative to the file's folder, elsewhere to the working directory.
+# A commented option has no default value: what happens then is said above it.
+"""
+
+
+def example() -> str:
+    """The text of ``config.example.toml``."""
+    return EXAMPLE_HEAD + "".join(_section(name, cls) for name, cls in SECTIONS.items())
+
+
+def _section(name: str, options_class: Any) -> str:
+    declared = declarations(options_class)
+    lines = ["", f"[{name}]"]
+    for f in fields(options_class):
+        lines += textwrap.wrap(f.metadata["help"], 98, initial_indent="# ", subsequent_indent="# ")
+        kind = declared[f.name].kind
+        default = f.default if f.default is not MISSING else None
+        if get_origin(kind) in (dict, Mapping):
+            lines.append(f"# [{name}.{f.name}.NAME]")
+        elif default is None:
+            lines.append(f"# {f.name} =")
+        else:
+            lines.append(f"{f.name} = {_toml(default, kind)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any, kind: Any) -> str:
+    if isinstance(value, Enum):
+        return _toml(value.value, None)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item, None) for item in value) + "]"
+    if "bytes" in getattr(kind, "__metadata__", ()) and value:
+        text = format_bytes(value)
+        return f'"{text}"' if parse_bytes(text) == value else f'"{value}B"'
+    return repr(value)

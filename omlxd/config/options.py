@@ -24,12 +24,11 @@ class LogFormat(Enum):
 
 
 LONGEST_SOCKET = 103
-"""Bytes of a socket's path: what sun_path of macOS holds beside its end mark, the shortest of our
-platforms."""
+"""Bytes of a socket's path: sun_path of macOS, the shortest of our platforms, less its end mark."""
 
 
 def check_host(host: str) -> None:
-    """Raises ValueError for what is no address and no name of one, whoever would be asked."""
+    """Raises ValueError when this can be neither an address nor the name of a host."""
     try:
         if ":" in host:
             socket.inet_pton(socket.AF_INET6, host.partition("%")[0])

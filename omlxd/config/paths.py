@@ -1,4 +1,4 @@
-"""Where the daemon keeps its files: the platform's own places, or one folder for all."""
+"""Where the daemon keeps its files: in the folders of the platform, or all in one folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class Paths:
 
     Attributes:
         config_file: read only; may be absent.
-        state: what the daemon remembers by itself.
+        state: what the daemon stores by itself.
         cache: may be deleted at any time.
     """
 
@@ -29,14 +29,14 @@ class Paths:
 
 
 def named_paths(environ: Mapping[str, str], *, home: str | None, config_file: str | None) -> Paths:
-    """Where everything is, by the flags and the environment. Raises ConfigError."""
+    """The paths by the flags and the environment. Raises ConfigError."""
     home = home or environ.get("OMLXD_HOME") or None
     named = config_file or environ.get("OMLXD_CONFIG") or None
     return standard_paths(Path(home) if home else None, Path(named) if named else None)
 
 
 def absolute(path: Path) -> Path:
-    """``path`` with ``~`` replaced. Raises ConfigError when that is nobody's home."""
+    """``path`` made absolute, with ``~`` replaced. Raises ConfigError for an unknown user."""
     try:
         return path.expanduser().absolute()
     except RuntimeError as error:
@@ -44,7 +44,7 @@ def absolute(path: Path) -> Path:
 
 
 def standard_paths(home: Path | None, config_file: Path | None) -> Paths:
-    """All under ``home`` when given, else as the platform has them. Raises ConfigError."""
+    """All in ``home`` when given, else where the platform has them. Raises ConfigError."""
     if home is not None:
         root = absolute(home)
         found = Paths(

@@ -1,8 +1,10 @@
+import tomllib
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
-from omlxd.config.load import Origin, load
+from omlxd.config.load import SECTIONS, Origin, example, load
 from omlxd.config.options import LogLevel
 from omlxd.errors import ConfigError
 
@@ -254,3 +256,28 @@ def test_paths_are_relative_to_the_file_that_names_them_else_to_the_working_dire
     assert config.models.dirs == (f"{tmp_path}/a", "~/b")
     assert config.server.socket == f"{tmp_path}/o.sock"
     assert load({"models.dirs": ["x,y"]}, given, home=home).models.dirs == (f"{tmp_path}/x,y",)
+
+
+EXAMPLE = Path(__file__).parents[3] / "config.example.toml"
+
+
+def test_the_example_is_the_one_the_code_writes() -> None:
+    assert EXAMPLE.read_text() == example(), "write it anew: scripts/example_config"
+
+
+def test_the_example_names_every_option_and_shows_its_default() -> None:
+    text = EXAMPLE.read_text()
+    table = tomllib.loads(text)
+    for section, options_class in SECTIONS.items():
+        for f in fields(options_class):
+            assert f"\n{f.name} =" in text or f"\n# {f.name} =" in text or f".{f.name}." in text
+            assert f.default in (None, MISSING) or f.name in table[section]
+
+
+def test_the_example_is_a_configuration_of_defaults(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(EXAMPLE.read_text())
+    from_example = load({}, {}, home=str(tmp_path))
+    (tmp_path / "config.toml").unlink()
+    from_nothing = load({}, {}, home=str(tmp_path))
+    for section in SECTIONS:
+        assert getattr(from_example, section) == getattr(from_nothing, section)
