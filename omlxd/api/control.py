@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from omlxd.api.flat import flat
+from omlxd.api.json_object import flat
 from omlxd.api.openai.unsupported import IGNORED, REFUSED
 from omlxd.api.services import Services
 from omlxd.engine.generation import RequestView

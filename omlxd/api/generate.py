@@ -15,10 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Send
 
-from omlxd.api.connection import Exchange, while_connected
+from omlxd.api.connection import EventStream, Exchange, while_connected
 from omlxd.api.errors import internal_error
 from omlxd.api.services import Services
-from omlxd.api.sse import EventStream
 from omlxd.backend.sequence import FinishReason, NewToken, SequenceSpec
 from omlxd.engine.generation import PromptProgress, RequestPhase
 from omlxd.engine.registry import RunningRequest

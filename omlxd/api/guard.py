@@ -8,12 +8,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Send
 
-from omlxd.api.connection import Exchange, while_connected
-from omlxd.api.declared import Schema, field_schemas, json_body
+from omlxd.api.connection import EventStream, Exchange, data_event, while_connected
 from omlxd.api.guard_view import entry_body, guard_body
-from omlxd.api.json_object import read_object
+from omlxd.api.json_object import Schema, field_schemas, json_body, read_object
 from omlxd.api.options import ApiOptions
-from omlxd.api.sse import EventStream, data_event
 from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.settings import FIELDS
 from omlxd.policy.tiers import GuardPolicy

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 
 from omlxd.api.connection import while_connected
-from omlxd.api.declared import field_schemas, json_body
-from omlxd.api.json_object import read_object
+from omlxd.api.json_object import field_schemas, json_body, read_object
 from omlxd.api.services import Services
 from omlxd.errors import InvalidRequest
 from omlxd.library.catalog import Catalog, CatalogModel, ModelKind

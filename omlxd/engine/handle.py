@@ -31,8 +31,7 @@ from omlxd.engine.messages import (
 )
 from omlxd.engine.options import EngineOptions
 from omlxd.engine.registry import RequestRegistry
-from omlxd.engine.state import EngineState, EngineView
-from omlxd.engine.ticket import LoadTicket, Reply
+from omlxd.engine.state import EngineState, EngineView, LoadTicket, Reply
 from omlxd.engine.worker import Worker
 from omlxd.errors import EngineDied, OmlxdError, QueueFull, ShuttingDown
 from omlxd.policy.ceiling import Limits
@@ -64,8 +63,9 @@ class Engine:
         sample_clock: Callable[[], float] | None = None,
         requests: RequestRegistry | None = None,
     ) -> None:
-        """``clock``: seconds that do not pass while the machine sleeps; ``sample_clock``: of the
-        guard's readings, with which the allocator's numbers are compared; None: the same."""
+        """``clock``: seconds that do not pass while the machine sleeps; ``sample_clock``: the
+        clock of the guard's readings, which it compares with the allocator's numbers; None:
+        ``clock``."""
         self.requests = RequestRegistry(clock) if requests is None else requests
         self._backend = backend
         self._options = options
@@ -76,7 +76,7 @@ class Engine:
         self._load_ids = itertools.count(1)
         self._thread: _DeviceThread | None = None
         self._over: OmlxdError | None = None
-        """What new work is refused with; None while the engine takes work."""
+        """The error that new work is refused with; None while the engine takes work."""
 
     def start(self) -> None:
         """Start the thread ``mlx`` for the running loop; it imports the runtime first."""
@@ -97,12 +97,12 @@ class Engine:
 
     async def ready(self) -> BackendInfo:
         """Wait for the runtime. Raises EngineDied when it cannot start."""
-        return await self._ledger.ready.wait()
+        return await self._state.ready.wait()
 
     @property
     def info(self) -> BackendInfo | None:
         """What the runtime said of itself; None before it is up."""
-        return None if self._thread is None else self._thread.ledger.info
+        return None if self._thread is None else self._thread.state.info
 
     async def stop(self, limit: float) -> bool:
         """End every request with ShuttingDown, drop models and runtime, end the thread.
@@ -127,20 +127,20 @@ class Engine:
 
         Raises ShuttingDown or EngineDied; what is wrong with the model comes from the ticket.
         """
-        ledger = self._open_ledger()
+        state = self._open_state()
         ticket = LoadTicket(
             next(self._load_ids), model_id, lambda i: self._inbox.put(CancelLoad(i))
         )
-        ledger.loads[ticket.load_id] = ticket
+        state.loads[ticket.load_id] = ticket
         self._inbox.put(Load(ticket.load_id, model_id, path))
         return ticket
 
     async def unload(self, model_id: str) -> int:
         """Drop a model, ending its requests with ModelUnloading; bytes that came free with it."""
-        answer: Reply[int] = Reply()
-        self._open_ledger().unloads.setdefault(model_id, []).append(answer)
+        reply: Reply[int] = Reply()
+        self._open_state().unloads.setdefault(model_id, []).append(reply)
         self._inbox.put(Unload(model_id))
-        return await answer.wait()
+        return await reply.wait()
 
     # Requests
 
@@ -149,7 +149,7 @@ class Engine:
 
         Raises QueueFull, ShuttingDown or EngineDied; everything else comes out of the iteration.
         """
-        self._open_ledger()
+        self._open_state()
         room = self._options.max_concurrent + self._options.max_waiting
         if self.requests.held(model_id) >= room:
             raise QueueFull(
@@ -175,7 +175,7 @@ class Engine:
         return self.requests.fail_queued(after, make_error)
 
     def view(self, model_id: str) -> EngineView:
-        return self._ledger.view(model_id)
+        return self._state.view(model_id)
 
     # Memory
 
@@ -188,38 +188,38 @@ class Engine:
 
     async def sample(self) -> AllocatorSample:
         """The allocator's numbers as of the next step boundary."""
-        answer: Reply[AllocatorSample] = Reply()
-        self._open_ledger().samples.append(answer)
+        reply: Reply[AllocatorSample] = Reply()
+        self._open_state().samples.append(reply)
         self._inbox.put(TakeSample())
-        return await answer.wait()
+        return await reply.wait()
 
     @property
     def latest_sample(self) -> AllocatorSample | None:
         """The allocator's numbers after the latest step; None before the runtime is up."""
-        return self._ledger.latest_sample
+        return self._state.latest_sample
 
     @property
     def reclaimed_bytes(self) -> int:
         """What the allocator's pool gave back when asked to, since the start."""
-        return self._ledger.reclaimed_bytes
+        return self._state.reclaimed_bytes
 
     @property
-    def _ledger(self) -> EngineState:
+    def _state(self) -> EngineState:
         if self._thread is None:
             raise RuntimeError("start() comes first")
-        return self._thread.ledger
+        return self._thread.state
 
-    def _open_ledger(self) -> EngineState:
+    def _open_state(self) -> EngineState:
         if self._over is not None:
             raise self._over.again()
-        return self._ledger
+        return self._state
 
     def _thread_left(self, death: BaseException | None) -> None:
         if death is not None:
             self._over = EngineDied(
                 f"The device thread died ({type(death).__name__}); the server restarts."
             )
-        self._ledger.close(self._over or ShuttingDown("The server is shutting down."))
+        self._state.close(self._over or ShuttingDown("The server is shutting down."))
         if death is not None:
             self._on_death(death)
 
@@ -229,11 +229,11 @@ class _DeviceThread:
 
     def __init__(
         self,
-        ledger: EngineState,
+        state: EngineState,
         loop: asyncio.AbstractEventLoop,
         on_left: Callable[[BaseException | None], None],
     ) -> None:
-        self.ledger = ledger
+        self.state = state
         self.left = asyncio.Event()
         self._loop = loop
         self._on_left = on_left
@@ -251,7 +251,7 @@ class _DeviceThread:
         if self._events_lost:
             return
         try:
-            self.ledger.apply(events)
+            self.state.apply(events)
         except Exception as error:  # whoever waits for a lost event would wait for ever
             log.critical("device_events_lost", exc_info=True)
             self._events_lost = True

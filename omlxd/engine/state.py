@@ -1,8 +1,9 @@
-"""What the event loop knows of the device thread's work, kept up to date from its events."""
+"""What the event loop knows of the device thread, and the replies that it waits for."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Generic, TypeVar, assert_never
 
 import structlog
 
@@ -14,17 +15,75 @@ from omlxd.engine.messages import (
     LoadFailed,
     LoadFinished,
     LoadProgress,
+    ModelInfo,
     RequestEnded,
     Sampled,
     Stepped,
     Unloaded,
 )
 from omlxd.engine.registry import RequestRegistry
-from omlxd.engine.ticket import LoadTicket, Reply
 from omlxd.errors import OmlxdError
 from omlxd.policy.readings import AllocatorSample
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Reply(Generic[T]):
+    """A value or an error to come from the device thread.
+
+    Any number of tasks may wait for it; one that stops waiting changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        # Without this asyncio would warn of an error that no task waits for.
+        self._future.add_done_callback(lambda f: f.cancelled() or f.exception())
+
+    @property
+    def given(self) -> bool:
+        return self._future.done()
+
+    def give(self, value: T) -> None:
+        if not self._future.done():
+            self._future.set_result(value)
+
+    def fail(self, error: OmlxdError) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    async def wait(self) -> T:
+        return await asyncio.shield(self._future)
+
+
+class LoadTicket:
+    """A load in progress. The byte counts are None until its first piece is loaded."""
+
+    def __init__(self, load_id: int, model_id: str, cancel: Callable[[int], None]) -> None:
+        self.load_id = load_id
+        self.model_id = model_id
+        self.loaded_bytes: int | None = None
+        self.total_bytes: int | None = None
+        self.reply: Reply[ModelInfo] = Reply()
+        self.sized: Reply[int] = Reply()
+        self._cancel = cancel
+
+    async def result(self) -> ModelInfo:
+        """What is known of the loaded model. A task that stops waiting does not cancel the load.
+
+        Raises ModelLoadFailed, ModelBroken, ModelLoadCancelled, ShuttingDown or EngineDied.
+        """
+        return await self.reply.wait()
+
+    async def size(self) -> int:
+        """Bytes of all pieces, when they are known; never returns when the load ends before."""
+        return await self.sized.wait()
+
+    def cancel(self) -> None:
+        """Stop at the next piece; no effect on a load that has ended."""
+        if not self.reply.given:
+            self._cancel(self.load_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +97,7 @@ class EngineView:
 
 @dataclass(slots=True)
 class EngineState:
-    """Open requests, loads and questions. Belongs to the event loop."""
+    """Requests, loads, and what was asked of the device thread. For the event loop only."""
 
     clock: Callable[[], float]
     requests: RequestRegistry
@@ -59,14 +118,14 @@ class EngineState:
             self._apply(event)
 
     def close(self, error: OmlxdError) -> None:
-        """Nothing more will come: everything open ends with ``error``."""
+        """The device thread has ended: everything that is open ends with ``error``."""
         self.requests.let_all_go(error)
         for ticket in self.loads.values():
-            ticket.answer.fail(error.again())
+            ticket.reply.fail(error.again())
         self.loads.clear()
-        for answers in self.unloads.values():
-            for answer in answers:
-                answer.fail(error.again())
+        for replies in self.unloads.values():
+            for reply in replies:
+                reply.fail(error.again())
         self.unloads.clear()
         for sample in self.samples:
             sample.fail(error.again())
@@ -86,8 +145,8 @@ class EngineState:
                 self._note_load(event)
             case Unloaded(model_id, freed):
                 self.views.pop(model_id, None)
-                for answer in self.unloads.pop(model_id, []):
-                    answer.give(freed)
+                for reply in self.unloads.pop(model_id, []):
+                    reply.give(freed)
             case BufferCacheReclaimed(freed):
                 self.reclaimed_bytes += freed
                 log.info("pool_reclaimed", freed_bytes=freed)
@@ -113,8 +172,8 @@ class EngineState:
 
     def _note_sample(self, sample: AllocatorSample) -> None:
         self.latest_sample = sample
-        for answer in self.samples:
-            answer.give(sample)
+        for reply in self.samples:
+            reply.give(sample)
         self.samples.clear()
 
     def _note_load(self, event: LoadProgress | LoadFinished | LoadFailed) -> None:
@@ -128,7 +187,7 @@ class EngineState:
                 return
             case LoadFinished(_, info):
                 self.views[ticket.model_id] = EngineView()
-                ticket.answer.give(info)
+                ticket.reply.give(info)
             case LoadFailed(_, error):
-                ticket.answer.fail(error)
+                ticket.reply.fail(error)
         del self.loads[event.load_id]

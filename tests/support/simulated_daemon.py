@@ -22,8 +22,7 @@ from omlxd.enforcer.settings import GuardSettings
 from omlxd.engine.handle import Engine, _DeviceThread
 from omlxd.engine.messages import BackendReady, Event
 from omlxd.engine.options import EngineOptions
-from omlxd.engine.state import EngineState
-from omlxd.engine.ticket import Reply
+from omlxd.engine.state import EngineState, Reply
 from omlxd.engine.worker import Worker
 from omlxd.errors import OmlxdError
 from omlxd.host.clock import SleepWatch
@@ -72,11 +71,11 @@ class StepwiseEngine(Engine):
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._inbox: Any = Inbox()
-        ledger = EngineState(self._clock, self.requests, Reply())
-        self._thread = thread = _DeviceThread(ledger, loop, self._thread_left)
-        self.device = asyncio.create_task(self._serve(ledger, thread), name="device")
+        state = EngineState(self._clock, self.requests, Reply())
+        self._thread = thread = _DeviceThread(state, loop, self._thread_left)
+        self.device = asyncio.create_task(self._serve(state, thread), name="device")
 
-    async def _serve(self, ledger: EngineState, thread: _DeviceThread) -> None:
+    async def _serve(self, state: EngineState, thread: _DeviceThread) -> None:
         backend: Any = self._backend
         posted: list[Event] = []
         worker = Worker(
@@ -95,14 +94,14 @@ class StepwiseEngine(Engine):
         while alive:
             await asyncio.sleep(backend.spent)
             backend.spent = 0.0
-            ledger.apply(posted)
+            state.apply(posted)
             posted.clear()
             while worker.idle and not len(self._inbox):
                 self._inbox.news.clear()
                 await self._inbox.news.wait()
             alive = worker.iterate()
         worker._leave()
-        ledger.apply(posted)
+        state.apply(posted)
         thread._leave(None)
 
 

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
+from omlxd.api.connection import DONE, data_event
 from omlxd.api.errors import error_body
 from omlxd.api.generate import Output, Usage
-from omlxd.api.sse import DONE, data_event
 from omlxd.backend.sequence import NewToken
 from omlxd.engine.request import GenerationRequest
 from omlxd.engine.text_events import GenerationEnd, TextDelta

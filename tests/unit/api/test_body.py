@@ -10,9 +10,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlxd.api import json_depth
-from omlxd.api.inflate import TooLarge, inflate
-from omlxd.api.json_depth import deeper_than
+from omlxd.api import body as body_module
+from omlxd.api.body import TooLarge, deeper_than, inflate
 from omlxd.api.options import ApiOptions
 from omlxd.errors import InvalidRequest
 from omlxd.units import MiB
@@ -177,8 +176,8 @@ def depth_of(value: object) -> int:
 def test_depth_is_exact_wherever_the_text_is_cut_for_other_threads(value: object, cut: int) -> None:
     body, depth = json.dumps(value).encode(), depth_of(value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_depth, "_SLICE", cut)
-        patch.setattr(json_depth, "_LITTLE", 0)
+        patch.setattr(body_module, "_SLICE", cut)
+        patch.setattr(body_module, "_SHORT_ENOUGH", 0)
         assert not deeper_than(body, depth)
         assert depth == 0 or deeper_than(body, depth - 1)
 

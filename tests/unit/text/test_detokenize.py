@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from omlxd.text.detokenize import Detokenizer
+from omlxd.text.detokenize import Detokenizer, TokenPiece, token_piece
 from omlxd.text.protocol import Joining
 from tests.support.tokenizers import BOS, EOS, PieceTokenizer, cut
 
@@ -163,3 +163,14 @@ def test_a_token_that_ends_inside_a_character_is_pending() -> None:
     assert detokenizer.pending
     assert detokenizer.push(tokenizer.tokens([b"\x99"])) == "ř"
     assert not detokenizer.pending
+
+
+def test_a_part_of_a_character_shows_its_real_bytes() -> None:
+    tokenizer = PieceTokenizer()
+    half, whole = tokenizer.tokens([b"a\xe2\x82", " ř".encode()])
+    assert token_piece(tokenizer, half) == TokenPiece("a\\xe2\\x82", b"a\xe2\x82")
+    assert token_piece(tokenizer, whole) == TokenPiece(" ř", b" \xc5\x99")
+
+
+def test_a_special_token_shows_its_name() -> None:
+    assert token_piece(PieceTokenizer(), EOS) == TokenPiece("</s>", b"</s>")
