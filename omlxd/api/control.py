@@ -24,7 +24,7 @@ def control_routes(services: Services) -> APIRouter:
     @routes.get("/health")
     @routes.head("/health", include_in_schema=False)
     async def health() -> dict[str, Any]:
-        """Alive; answers whatever else is going on."""
+        """The daemon is alive. It answers at once, whatever else it does."""
         return {
             "status": services.phase().value,
             "version": identity.version,

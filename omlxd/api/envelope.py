@@ -1,4 +1,4 @@
-"""The outermost layer of every answer: its request id, its log record, and the last catch."""
+"""The outermost layer: gives every answer a request id and a log record, and catches all errors."""
 
 import re
 import secrets
@@ -32,31 +32,31 @@ class Envelope:
             return
         scope[_REQUEST_ID] = _request_id(scope["headers"])
         scope[_HEADERS] = [(b"x-request-id", scope[_REQUEST_ID].encode())]
-        answer = _Answer(scope, send)
+        response = _SentResponse(scope, send)
         began = time.monotonic()
         with structlog.contextvars.bound_contextvars(request_id=scope[_REQUEST_ID]):
             try:
-                await self._app(scope, receive, answer.send)
+                await self._app(scope, receive, response.send)
             except ClientGone:
-                answer.client_gone = True
+                response.client_gone = True
             except OmlxdError as error:
-                await answer.fail(error, receive)
+                await response.fail(error, receive)
             except Exception:
                 log.exception("request_failed", method=scope["method"], path=scope["path"])
-                await answer.fail(internal_error(scope[_REQUEST_ID]), receive)
+                await response.fail(internal_error(scope[_REQUEST_ID]), receive)
             write = log.debug if scope["path"] in _QUIET else log.info
             write(
                 "http_request",
                 method=scope["method"],
                 path=scope["path"][:200],
-                status=answer.status,
-                client_gone=answer.client_gone,
+                status=response.status,
+                client_gone=response.client_gone,
                 seconds=round(time.monotonic() - began, 4),
             )
 
 
-class _Answer:
-    """What of one answer has been sent."""
+class _SentResponse:
+    """Sends one response, and knows how much of it has been sent."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
@@ -76,7 +76,7 @@ class _Answer:
         if self.status is None:
             await error_response(error)(self._scope, receive, self.send)
         else:
-            # Nothing can be taken back; a stream reports its own failures before this.
+            # The status is sent already. A stream has reported its own failure before this.
             log.error("answer_cut", code=error.code)
 
 
@@ -87,7 +87,7 @@ def request_id(scope: Scope) -> str:
 
 
 def add_headers(scope: Scope, *headers: tuple[str, str]) -> None:
-    """Put ``headers`` on the answer to this request, whoever makes it."""
+    """Add ``headers`` to the answer to this request."""
     if _HEADERS in scope:
         scope[_HEADERS].extend((name.encode(), value.encode()) for name, value in headers)
 

@@ -1,4 +1,4 @@
-"""The one table from errors to HTTP, and the answers made from it."""
+"""The one table from errors to HTTP, and the error answers made from it."""
 
 import json
 import math
@@ -24,8 +24,8 @@ class Meaning:
 
     Attributes:
         type: OpenAI's ``error.type``.
-        retry: False tells SDKs not to try again by themselves, whatever the status; None
-            leaves it to the status and to the error's own ``retry_after``.
+        retry: False tells SDKs not to try again by themselves. None: the status and the error's
+            ``retry_after`` decide.
     """
 
     status: int
@@ -72,12 +72,12 @@ TABLE: Final[Mapping[type[errors.OmlxdError], Meaning]] = {
     errors.ModelLoadCancelled: _UNAVAILABLE,
     errors.ModelTooLarge: Meaning(507, "insufficient_memory", retry=False),
     errors.InsufficientMemory: Meaning(507, "insufficient_memory"),
-    # The files will not heal, and a failed load cools down: SDKs would only hit the same wall.
+    # Trying again does not help: the files stay broken, and a failed load is not tried again soon.
     errors.ModelBroken: _SERVER_FINAL,
     errors.ModelLoadFailed: _SERVER_FINAL,
     errors.GenerationFailed: _SERVER,
     errors.EngineDied: Meaning(503, "server_error"),
-    # These belong to the start of the process; none is expected in an answer.
+    # These happen when the process starts, not in an answer.
     errors.ConfigError: _SERVER_FINAL,
     errors.PortTaken: _SERVER_FINAL,
     errors.AlreadyRunning: _SERVER_FINAL,
@@ -96,7 +96,7 @@ def meaning(error: errors.OmlxdError) -> Meaning:
 
 
 def error_object(error: errors.OmlxdError) -> dict[str, Any]:
-    """The value of ``error`` in OpenAI's error body: its four keys, and the error's facts."""
+    """The value of ``error`` in OpenAI's error body: its four keys, and the error's details."""
     return {
         **error.details,
         "message": error.message,
@@ -109,11 +109,11 @@ def error_object(error: errors.OmlxdError) -> dict[str, Any]:
 def error_body(error: errors.OmlxdError, head: Mapping[str, Any] = MappingProxyType({})) -> bytes:
     """``head``: further keys beside ``error``."""
     text = json.dumps({**head, "error": error_object(error)}, ensure_ascii=False, default=str)
-    return text.encode("utf-8", "replace")  # a name the client sent may hold a lone surrogate
+    return text.encode("utf-8", "replace")  # a client's name may have a lone surrogate
 
 
 def error_headers(error: errors.OmlxdError) -> dict[str, str]:
-    """``retry-after`` in whole seconds, and ``x-should-retry`` where the status alone misleads."""
+    """``retry-after`` in whole seconds, and ``x-should-retry`` where the status is not enough."""
     headers: dict[str, str] = {}
     if isinstance(error, errors.Unauthorized):
         headers["www-authenticate"] = "Bearer"
@@ -138,7 +138,7 @@ def error_response(error: errors.OmlxdError, headers: Mapping[str, str] | None =
 
 
 def internal_error(request_id: str) -> errors.OmlxdError:
-    """What a client learns of a fault of ours: where to look, and nothing of the inside."""
+    """What a client is told of a bug of ours: where the log has it, and nothing more."""
     return errors.OmlxdError(
         f"The server failed on this request. Its log has the cause under '{request_id}'.",
         request_id=request_id,
@@ -146,7 +146,7 @@ def internal_error(request_id: str) -> errors.OmlxdError:
 
 
 def install(app: FastAPI) -> None:
-    """Give the framework's own refusals OpenAI's error shape."""
+    """Give the errors of the framework OpenAI's shape."""
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -181,9 +181,9 @@ def _method_refused(request: Request) -> Response:
 
 
 def allowed_methods(scope: Scope) -> tuple[str, ...]:
-    """What the path may be called with, in the words of ``Allow``; none where nothing is.
+    """The methods of a path, as the header ``Allow`` has them; none when the path does not exist.
 
-    The framework names the methods of one route; a path may have several.
+    The framework knows the methods of each route, but a path may have several routes.
     """
     routes = scope["app"].routes
     known = tuple(
@@ -219,7 +219,7 @@ def from_validation(mistakes: Sequence[Mapping[str, Any]]) -> errors.InvalidRequ
     param = field_name(first["loc"])
     if param is None and kind in ("missing", "model_attributes_type", "dict_type"):
         return errors.InvalidRequest("The body must be a JSON object.")
-    # Our own validators speak for themselves; pydantic prefixes what they raise.
+    # The messages of our validators are complete; pydantic puts "Value error" before them.
     message = _REMEDIES.get(kind) or str(first["msg"]).removeprefix("Value error, ")
     message = message if message.endswith(".") else f"{message}{_got(first)}."
     more = f" ({len(mistakes) - 1} more to correct after it.)" if len(mistakes) > 1 else ""
@@ -229,7 +229,7 @@ def from_validation(mistakes: Sequence[Mapping[str, Any]]) -> errors.InvalidRequ
 def field_name(location: Sequence[str | int]) -> str | None:
     """``messages[0].content`` from pydantic's ``("body", "messages", 0, "content")``.
 
-    Tags of a union (in angle brackets) and pydantic's mark for a key are not the client's words.
+    Tags of a union (in angle brackets) and pydantic's mark for a key are left out.
     """
     name = ""
     for part in location[1:]:

@@ -1,7 +1,7 @@
-"""The file of API keys: who may call and how far, kept as hashes.
+"""The file of API keys: their names, scopes and hashes.
 
-A key is 256 random bits, so nobody can guess one from its SHA-256, and a slow hash (made for
-passwords, which can be guessed) would only let strangers spend our time with wrong keys.
+A key is 256 random bits, so nobody can find it from its SHA-256. A slow hash, as for passwords,
+would only let callers with wrong keys use up our time.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from omlxd.store import write_json
 
 FILE: Final = "keys.json"
 LOCAL_FILE: Final = "local.key"
-"""WorkingMemory it: the key of this run, with which commands of the daemon's own user come in."""
+"""Beside that file: the key of this run, for the commands of the daemon's own user."""
 PREFIX: Final = "omlxd_"
 LARGEST: Final = 1024 * 1024
 """Bytes; some thousands of keys."""
@@ -34,12 +34,12 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Scope(Enum):
-    """How far a key reaches."""
+    """What a key allows."""
 
     INFERENCE = "inference"
     """Ask models for answers, and list them."""
     CONTROL = "control"
-    """Look at and change the server: status, guard, loading, unloading, settings."""
+    """Read the status of the server and change it: guard, loading, unloading, settings."""
     ALL = "all"
 
     def covers(self, needed: "Scope") -> bool:
@@ -60,13 +60,16 @@ class StoredKey:
 
 
 def new_key() -> str:
-    """A key that no other will ever equal."""
+    """A random key of 256 bits."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def digest(key: str) -> str:
-    """What is stored of ``key``. White space around it and base64 padding do not count: both get
-    lost or added when keys are copied, and the key stays the same one."""
+    """The SHA-256 of ``key``, which is what is stored.
+
+    White space around the key and base64 padding are left out: they are easily lost or added when
+    a key is copied.
+    """
     bare = key.strip().rstrip("=").rstrip()
     return hashlib.sha256(bare.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -76,10 +79,10 @@ def path_in(state: Path) -> Path:
 
 
 def read_keys(path: Path, *, owner: int | None = None) -> tuple[StoredKey, ...]:
-    """The keys; none when there is no file. ``owner``: the user whose it must be, None for ours.
+    """The keys; none when there is no file. ``owner``: the user who must own it; None: this one.
 
-    Raises ConfigError when others than its owner can read or replace the file, or it is damaged:
-    going on without it would open the server.
+    Raises ConfigError when other users can read or replace the file, or when it is damaged: without
+    its keys the server would be open.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -99,7 +102,7 @@ def read_keys(path: Path, *, owner: int | None = None) -> tuple[StoredKey, ...]:
 
 
 def add_key(path: Path, name: str, scope: Scope, now: float) -> str:
-    """A new key called ``name``; its text is returned and kept nowhere.
+    """Make a key called ``name``. Its text is returned, and stored nowhere.
 
     Raises InvalidRequest for a bad or taken name, ConfigError as ``read_keys``, OSError.
     """
@@ -120,7 +123,7 @@ def add_key(path: Path, name: str, scope: Scope, now: float) -> str:
 
 
 def revoke_key(path: Path, name: str) -> tuple[StoredKey, ...]:
-    """Remove the key ``name``; those that are left. Raises NotFound, ConfigError, OSError."""
+    """Remove the key ``name``; returns the others. Raises NotFound, ConfigError, OSError."""
     with _locked(path):
         keys = read_keys(path)
         left = tuple(key for key in keys if key.name != name)
@@ -156,7 +159,7 @@ def _write(path: Path, keys: Sequence[StoredKey]) -> None:
         }
         for key in keys
     ]
-    # Made anew with mode 0600 (O_CREAT|O_EXCL|O_NOFOLLOW) and renamed over the old one.
+    # A new file with mode 0600 (O_CREAT|O_EXCL|O_NOFOLLOW) and renamed over the old one.
     write_json(path, {"version": _VERSION, "keys": entries})
 
 
@@ -166,7 +169,7 @@ def _check_safe(path: Path, file: os.stat_result, owner: int | None) -> None:
     if not stat.S_ISREG(file.st_mode):
         mistakes.append(f"{path}: the key file is not a regular file; remove it")
     if file.st_uid != expected:
-        # Root may only be looking: the daemon's own user must go on reading the file.
+        # Root may only read it: the file must stay readable for the daemon's own user.
         chown = "" if expected == 0 else f", or: sudo chown {expected} '{path}'"
         mistakes.append(
             f"{path}: the key file belongs to another user (uid {file.st_uid}); run this as that "
@@ -195,7 +198,7 @@ def _damaged(path: Path, why: str) -> ConfigError:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One writer at a time. The folder is made when missing; a foreign one is refused."""
+    """Only one process writes at a time. Makes a missing folder; refuses another user's folder."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = path.parent.stat().st_uid
     if owner != os.geteuid():

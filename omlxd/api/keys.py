@@ -1,9 +1,9 @@
-"""Asks callers for an API key when there are keys, and holds each key to its scope.
+"""Asks callers for an API key when there are keys, and limits each key to its scope.
 
-Without any key, whoever reaches the loopback address may do everything, and clients may send
-whatever they like as a key. As soon as there is one, everything but ``/health`` needs one: a
-caller without a key must not be able to do more than one with a key for inference. The Unix
-socket needs none: only the daemon's own user can open it.
+When there is no key, every caller on this machine may do everything, and what a client sends as a
+key is ignored. When there is one, everything but ``/health`` needs a key: otherwise a caller
+without a key could do more than a caller with a key for inference. The Unix socket needs no key:
+only the daemon's own user can open it.
 """
 
 import hmac
@@ -24,15 +24,15 @@ log = structlog.get_logger(__name__)
 
 OPEN: Final = frozenset({"/health"})
 LOOKS: Final = frozenset({"/ready", "/openapi.json", "/v1/version", "/v1/models"})
-"""GET with any key; so is each model under /v1/models/."""
+"""GET with any key. The same holds for each model under /v1/models/."""
 ANSWERS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""POST with a key for inference. Whatever is in none of these tables needs one for control."""
+"""POST with a key for inference. Everything that is in no table here needs a key for control."""
 
 _HOW: Final = "Send one as 'Authorization: Bearer KEY' or 'x-api-key: KEY', never in the URL."
 
 
 def needed_scopes(method: str, path: str) -> tuple[Scope, ...]:
-    """Any of these does; empty: no key is asked for."""
+    """A key with one of these scopes is enough; empty: no key is needed."""
     if path in OPEN:
         return ()
     if method in ("GET", "HEAD") and (path in LOOKS or path.startswith("/v1/models/")):
@@ -55,7 +55,7 @@ def file_stamp(path: Path) -> Stamp:
 
 
 class KeyRing:
-    """The keys in force; a file that was changed is read again at the next question."""
+    """The keys in force. The file is read again when it has changed."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class KeyRing:
         open_when_empty: bool,
         stamp: Callable[[Path], Stamp] = file_stamp,
     ) -> None:
-        """``extra``: keys that the file does not hold; they do not close an open server.
+        """``extra``: keys that are not in the file. A server with only these asks for no key.
 
         Raises ConfigError as ``read_keys``.
         """
@@ -83,7 +83,7 @@ class KeyRing:
         return self._open_when_empty and not self._keys
 
     def find(self, key: str) -> StoredKey | None:
-        """The stored key that ``key`` is. Takes as long for a wrong one as for a right one."""
+        """The stored key that equals ``key``. A wrong key takes as long as a right one."""
         presented, found = digest(key), None
         for stored in (*self._keys, *self._extra):
             if hmac.compare_digest(stored.digest, presented):
@@ -98,7 +98,7 @@ class KeyRing:
         try:
             self._keys = read_keys(self._path)
         except ConfigError as error:
-            # Those read last stay in force: a damaged file must not open the server.
+            # The keys that were read before stay in force: a damaged file must not open the server.
             log.error("keys_unreadable", mistakes=error.mistakes)
             return
         log.info("keys_changed", names=[key.name for key in self._keys])
@@ -134,9 +134,9 @@ class KeyCheck:
 
 
 def presented_key(headers: list[tuple[bytes, bytes]]) -> str:
-    """The one key that a request carries; the same one in both headers is one.
+    """The one key of a request. It may be in both headers if it is the same.
 
-    Raises Unauthorized when there is none, or more than one, without repeating any.
+    Raises Unauthorized when there is none or more than one; the error does not repeat them.
     """
     bearers = [_bearer(value) for value in header_values(headers, b"authorization")]
     plain = header_values(headers, b"x-api-key")

@@ -1,6 +1,6 @@
 """Routes about the models: listing, settings, fit, load, unload, rescan.
 
-Ids may hold a slash, so what follows an id in a path is told apart by hand.
+Ids may have a slash, so the routes split a path after the id themselves.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def model_routes(services: Services) -> APIRouter:
     async def one_model(
         name: str, context: Context = None, concurrency: Concurrency = 1
     ) -> dict[str, Any]:
-        """The model, or with ``/fit`` behind its id whether it would fit."""
+        """The model. With ``/fit`` after its id: whether it would fit."""
         if name.endswith(_FIT) and name not in library.catalog.models:
             return _fit(services, name.removesuffix(_FIT), context, concurrency)
         return _shown(services, name)
@@ -59,9 +59,9 @@ def model_routes(services: Services) -> APIRouter:
 
     @routes.patch("/v1/models/{name:path}", openapi_extra=json_body(settings))
     async def change(name: str, request: Request) -> dict[str, Any]:
-        """Set some settings of a model; null gives one back to the configuration.
+        """Change settings of a model; null resets one to the configuration's.
 
-        Also of a broken model, or of one that is gone; then only the settings are shown.
+        Also for a model that is broken or gone: then only its settings are shown.
         """
         model_id = library.settings_id(name)
         await pool.change_settings(model_id, read_object(await request.body()))
@@ -71,13 +71,13 @@ def model_routes(services: Services) -> APIRouter:
 
     @routes.post("/v1/models/rescan")
     async def rescan(request: Request) -> dict[str, Any]:
-        """Answers once all roots were read, or ran out of their time."""
+        """Answers when all roots were read, or their time has run out."""
         services.refuse_unless_ready()
         return _scanned(await while_connected(request.receive, pool.rescan()))
 
     @routes.post("/v1/models/{name:path}/load")
     async def load(name: str, request: Request) -> dict[str, Any]:
-        """Answers once it is in memory; a load that nobody else waits for ends with its client."""
+        """Answers when it is in memory. It ends if the client leaves and nobody else waits."""
         services.refuse_unless_ready()
         model = library.resolve(name)
         info = await while_connected(request.receive, pool.load(model.id))
@@ -85,8 +85,10 @@ def model_routes(services: Services) -> APIRouter:
 
     @routes.post("/v1/models/{name:path}/unload")
     async def unload(name: str) -> dict[str, Any]:
-        """Answers once it is out of memory, after its running requests. Asked for is asked for:
-        a client that leaves does not take it back."""
+        """Answers when it is out of memory, after its running requests have ended.
+
+        It is unloaded even if the client leaves.
+        """
         model = library.resolve(name)
         return {"id": model.id, "freed_bytes": await pool.unload(model.id)}
 
@@ -94,7 +96,7 @@ def model_routes(services: Services) -> APIRouter:
 
 
 def _shown(services: Services, name: str) -> dict[str, Any]:
-    """The model object with its settings: those that are set, and where."""
+    """The model object with the settings that are set, and where each was set."""
     model = services.library.resolve(name)
     status = next((status for status in services.pool.statuses() if status.id == model.id), None)
     return {
@@ -123,7 +125,7 @@ def _fit(services: Services, name: str, context: int | None, concurrency: int) -
 
 
 def fit_body(fit: Fit) -> dict[str, Any]:
-    """``null`` is what is not known: the total too, when a part of it is not."""
+    """What is not known is null; so is the total when one of its parts is not known."""
     parts = (fit.weights_bytes, fit.kv_bytes, fit.prefill_bytes)
     known = [part for part in parts if part is not None]
     return {
@@ -158,7 +160,7 @@ def _scanned(catalog: Catalog) -> dict[str, Any]:
 
 
 def _listed(model: CatalogModel, status: ModelStatus | None) -> dict[str, Any]:
-    """OpenAI's model object, and beside it what other clients look for."""
+    """OpenAI's model object, with further keys that other clients read."""
     state = status.state if status else "absent"
     context = status.context_length if status else model.context_length
     return {

@@ -1,7 +1,7 @@
 """Who may call: the Host, Origin and content-type checks that keep web pages out, and CORS.
 
-Listening on loopback alone does not keep out a browser: a page can make its own name resolve
-to 127.0.0.1 (DNS rebinding), or post without a preflight (request forgery).
+A server that listens on loopback only can still be called by a browser: a page can make its own
+name resolve to 127.0.0.1 (DNS rebinding), or post without a preflight (request forgery).
 """
 
 import ipaddress
@@ -31,11 +31,11 @@ _ANSWER_HEADERS: Final = "x-request-id, retry-after, x-should-retry"
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Which names and origins are ours.
+    """The host names and origins that are allowed.
 
     Attributes:
         hosts: lower-case ``name:port`` texts that the Host header may be.
-        any_port: lower-case names that it may be with whatever port.
+        any_port: lower-case names that it may be with any port.
         literal_port: the port with which every IP address is accepted; None for none.
         origins: lower-case origins of web pages that may call.
     """
@@ -58,7 +58,7 @@ class Callers:
         origin = origin.lower()
         if origin in self.origins:
             return True
-        # Our own pages: the names that the Host header may have.
+        # Pages of this server itself: their origin is a name that the Host header may have.
         scheme, _, host = origin.partition("://")
         return scheme == "http" and self.host_allowed(host)
 
@@ -71,7 +71,7 @@ def callers(
 ) -> Callers:
     """The allow-lists of a server bound to ``bound_host`` and ``port``."""
     hosts = {f"{name}:{port}" for name in LOOPBACK}
-    # An address cannot be rebound, only a name can; bound to all of them, each is our own.
+    # DNS rebinding needs a name. When bound to all addresses, every IP address is accepted.
     unspecified = _is_address(bound_host) and ipaddress.ip_address(bound_host).is_unspecified
     if not unspecified:
         hosts.add(f"{_bracketed(bound_host)}:{port}".lower())
@@ -90,7 +90,7 @@ def callers(
 
 
 class CallerCheck:
-    """ASGI: refuses callers that ``callers`` does not know, before anything else looks at them."""
+    """ASGI: refuses requests that ``callers`` does not allow, before anything else reads them."""
 
     def __init__(self, app: ASGIApp, callers: Callers) -> None:
         self._app = app
@@ -124,7 +124,7 @@ class CallerCheck:
         hosts = header_values(headers, b"host")
         if len(hosts) != 1 or not hosts[0]:
             raise Forbidden("The request needs exactly one Host header.")
-        # No page reaches a Unix socket, and clients of one name localhost with whatever port.
+        # A web page cannot use a Unix socket. Clients of one send localhost with any port.
         if local and _split_port(hosts[0].lower())[0] in LOOPBACK:
             return
         if not self._callers.host_allowed(hosts[0]):
@@ -152,7 +152,7 @@ class CallerCheck:
             raise nothing_at("OPTIONS", scope["path"])
         headers = {"allow": allowed}
         if listed:
-            # Also where there is nothing: its page reads why only after a preflight that went well.
+            # Also for a path that does not exist: the page can read why only after this.
             headers |= {
                 "access-control-allow-methods": allowed,
                 "access-control-allow-headers": _request_headers(scope["headers"]),
@@ -162,7 +162,7 @@ class CallerCheck:
 
 
 def _request_headers(asked: list[tuple[bytes, bytes]]) -> str:
-    """What a page may send: all it asks for, as every SDK has a dozen header names of its own."""
+    """The headers that a page may send: all that it asks for, since every SDK has its own."""
     lists = header_values(asked, b"access-control-request-headers")
     names = [name.strip().lower() for names in lists for name in names.split(",")]
     sound = [name for name in names if _HEADER_NAME.fullmatch(name)]
@@ -170,7 +170,7 @@ def _request_headers(asked: list[tuple[bytes, bytes]]) -> str:
 
 
 def _check_content(headers: list[tuple[bytes, bytes]]) -> None:
-    # A page can post text/plain and forms unasked; it cannot post JSON without a preflight.
+    # A page can post text/plain and forms without a preflight, but not JSON.
     kinds = header_values(headers, b"content-type")
     kind, _, parameters = kinds[0].partition(";") if len(kinds) == 1 else ("", "", "")
     if kind.strip().lower() != "application/json":
@@ -193,7 +193,7 @@ def _check_size(headers: list[tuple[bytes, bytes]]) -> None:
 
 
 def _check_target(path: str) -> None:
-    # "GET http://other/path" asks a proxy, and "*" nobody.
+    # "GET http://other/path" is for a proxy, and "*" names no resource.
     if not path.startswith("/"):
         raise InvalidRequest("The request's target must be a path that begins with '/'.")
     if (control := _CONTROL.search(path)) is not None:
@@ -204,7 +204,7 @@ def _check_target(path: str) -> None:
 
 
 def over_socket(scope: Scope) -> bool:
-    """Whether the request came by our Unix socket (uvicorn gives a path and no port then)."""
+    """Whether the request came by the Unix socket: then uvicorn gives a path and no port."""
     server = scope.get("server")
     return server is not None and server[1] is None
 

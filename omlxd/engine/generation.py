@@ -1,4 +1,4 @@
-"""One request as the event loop sees it: an asynchronous stream of what the device thread did."""
+"""One sequence on the event loop: a stream of what the device thread did with it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +32,7 @@ class PromptProgress:
 
 @dataclass(frozen=True, slots=True)
 class TokensArrived:
-    """The tokens since the last look, at least one; the last of all has ``finish`` set."""
+    """New tokens, at least one. The last token of the generation has ``finish`` set."""
 
     tokens: tuple[NewToken, ...]
 
@@ -60,8 +60,8 @@ class Generation:
     """Iterate for PromptProgress and TokensArrived. For the event loop only, one reader.
 
     The iteration ends after the token with ``finish``, or when ``cancel()`` was called without an
-    error; it raises the error the request failed or was cancelled with. What a slow reader has
-    not fetched yet is joined, so nothing waits for it.
+    error; it raises the error that the request failed or was cancelled with. Tokens that a slow
+    reader has not read yet come in one event, so the device never waits for a reader.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class Generation:
             await self._news.wait()
 
     def cancel(self, error: OmlxdError | None = None) -> None:
-        """End it. The reader learns at once; the device thread at its next step boundary.
+        """End it. The reader learns it at once, the device thread at its next step boundary.
 
-        Safe at any time and any number of times; what has ended stays as it ended.
+        May be called at any time and any number of times; no effect on what has ended.
         """
         if self._over:
             return
@@ -122,11 +122,11 @@ class Generation:
 
     @property
     def over(self) -> bool:
-        """Nothing more will come (what came may still be unread)."""
+        """No more tokens will come. Some that came may still be unread."""
         return self._over
 
     async def closed(self) -> None:
-        """Wait until the device thread holds nothing of it any more."""
+        """Wait until the device thread has let go of it."""
         await self._closed.wait()
 
     def view(self, now: float) -> RequestView:
@@ -140,7 +140,7 @@ class Generation:
             completion_tokens=self.completion_tokens,
         )
 
-    # What the engine tells it
+    # Called by the engine
 
     def prefilled(self, event: Prefilled) -> None:
         self.phase = RequestPhase.DECODE if event.done >= event.total else RequestPhase.PREFILL
@@ -151,7 +151,7 @@ class Generation:
             self._news.set()
 
     def token(self, token: NewToken) -> None:
-        """Its next token. Tokens that a cancel overtook count, but nobody gets to read them."""
+        """Its next token. One that comes after a cancel is counted, but nobody reads it."""
         self.completion_tokens += 1
         if self._over:
             return

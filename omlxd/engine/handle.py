@@ -1,4 +1,4 @@
-"""The event loop's side of the device thread: submit, stream, cancel, load, unload, look."""
+"""The event loop's side of the device thread: submit, cancel, load, unload, sample."""
 
 import asyncio
 import itertools
@@ -101,7 +101,7 @@ class Engine:
 
     @property
     def info(self) -> BackendInfo | None:
-        """What the runtime said of itself; None before it is up."""
+        """What the runtime says of itself; None before it has started."""
         return None if self._thread is None else self._thread.state.info
 
     async def stop(self, limit: float) -> bool:
@@ -136,7 +136,7 @@ class Engine:
         return ticket
 
     async def unload(self, model_id: str) -> int:
-        """Drop a model, ending its requests with ModelUnloading; bytes that came free with it."""
+        """Drop a model and end its requests with ModelUnloading; returns the bytes freed."""
         reply: Reply[int] = Reply()
         self._open_state().unloads.setdefault(model_id, []).append(reply)
         self._inbox.put(Unload(model_id))
@@ -164,7 +164,7 @@ class Engine:
         return generation
 
     def expect(self, requests: int) -> None:
-        """So many are on their way here: an idle device waits a moment to begin with them all."""
+        """``requests`` are on their way. An idle device waits a moment to begin them together."""
         self._inbox.coming = requests
 
     def abort(self, model_id: str | None, error: OmlxdError) -> int:
@@ -180,7 +180,7 @@ class Engine:
     # Memory
 
     def reclaim(self, when_idle: bool) -> None:
-        """Return the allocator's pooled bytes: at the next step boundary, or once idle."""
+        """Free the buffer cache: at the next step boundary, or when the device is idle."""
         self._inbox.put(ReclaimBufferCache(when_idle))
 
     def set_limits(self, limits: Limits) -> None:
@@ -200,7 +200,7 @@ class Engine:
 
     @property
     def reclaimed_bytes(self) -> int:
-        """What the allocator's pool gave back when asked to, since the start."""
+        """Bytes that the buffer cache gave back when it was asked to, since the start."""
         return self._state.reclaimed_bytes
 
     @property
@@ -225,7 +225,7 @@ class Engine:
 
 
 class _DeviceThread:
-    """The thread ``mlx`` and the way its events take to the loop."""
+    """The thread ``mlx``, and how its events come to the event loop."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Text of an answer from its tokens, one piece at a time; the pieces joined are the whole text.
+"""The text of an answer from its tokens, piece by piece. The joined pieces are the whole text.
 
-A character is sent once it is complete. Bytes that are no UTF-8 become U+FFFD as soon as no
-later byte can change that, and incomplete bytes at the very end are dropped.
+A character is sent when it is complete. Bytes that are not UTF-8 become U+FFFD as soon as no later
+byte can change that. Incomplete bytes at the very end are dropped.
 """
 
 import codecs
@@ -12,14 +12,14 @@ from typing import Protocol, assert_never
 from omlxd.text.protocol import Tokenizer
 
 _CONTEXT = 6
-"""Tokens kept before the new ones: what decides about spaces between words."""
+"""Tokens kept before the new ones. They decide about the spaces between words."""
 
 _UNFINISHED = 8
-"""Most U+FFFD that an unfinished character shows as. One of 4 bytes shows as 1 or as 3, and a
-decoder that reads a run of byte tokens as one may drag the context's bytes along."""
+"""Most U+FFFD that an unfinished character is shown as. A character of 4 bytes is shown as 1 or 3.
+A decoder that joins byte tokens may add some for the bytes of the context."""
 
 _WINDOW = 16
-"""Most tokens that wait; reached only where each ends inside a character."""
+"""Most tokens that wait for more. Reached only when each of them ends inside a character."""
 
 _REPLACEMENT = "\ufffd"
 
@@ -54,9 +54,9 @@ class _Joiner(Protocol):
 class Detokenizer:
     """The text of one answer.
 
-    ``prompt`` is the text that the answer continues, in tokens, when its first word may need
-    its leading space or the rest of a character (a completion). An answer to chat messages
-    begins a text of its own: leave ``prompt`` empty.
+    ``prompt``: the tokens of the text that the answer continues (a completion). Its first word may
+    need a leading space, or it may begin with the rest of a character. The answer to chat messages
+    is a text of its own, and has an empty ``prompt``.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, prompt: Sequence[int] = ()) -> None:
@@ -78,13 +78,15 @@ class Detokenizer:
 
     @property
     def pending(self) -> bool:
-        """Whether something of the last token is still to come."""
+        """Whether a part of the last token's text is not returned yet."""
         return self._joiner.pending
 
     @property
     def late(self) -> int:
-        """How much of the last token's text, in characters, is of the tokens before it: those
-        whose bytes nothing could complete any more."""
+        """How many characters of the last text belong to the tokens before the last one.
+
+        They are the U+FFFD of bytes that could not be completed any more.
+        """
         return self._joiner.late
 
 
@@ -117,7 +119,7 @@ class _ByteJoiner:
             self._strip = False
             data = data.removeprefix(b" ")
         first = self._utf8.decode(data[:1])
-        # The token begins in the last character so far, complete or not.
+        # The token begins inside the character that is still incomplete, if there is one.
         self.late = max(0, len(first) + self.pending - 1)
         return first + self._utf8.decode(data[1:])
 
@@ -131,14 +133,14 @@ class _ByteJoiner:
 
 
 class _WindowJoiner:
-    """Decodes a short window of tokens twice, without and with the new ones: the rest is new."""
+    """Decodes a few tokens without and with the new ones. The difference is the new text."""
 
     def __init__(self, tokenizer: Tokenizer, context: list[int]) -> None:
         self._tokenizer = tokenizer
         self._sent = context
         self._waiting: list[int] = []
         self._shown = 0
-        """Characters of the waiting tokens that were sent."""
+        """How many characters of the waiting tokens were sent."""
         self.late = 0
 
     def push(self, token: int) -> str:

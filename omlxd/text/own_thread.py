@@ -17,7 +17,7 @@ def _nobody(_: "OwnThread[Any]") -> None:
 
 
 class OwnThread(Generic[T]):
-    """One piece of work; it shares no pool with others and never holds the process's exit."""
+    """One piece of work. It does not delay other work, nor the end of the process."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class OwnThread(Generic[T]):
         work: Callable[[], T],
         ended: Callable[["OwnThread[Any]"], None] = _nobody,
     ) -> None:
-        """Made on the event loop, where ``ended`` is called before the result is there."""
+        """Call it on the event loop. ``ended`` is called there, just before the result is set."""
         self._name = name
         self._work = work
         self._loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class OwnThread(Generic[T]):
     def _run(self) -> None:
         try:
             made = self._work()
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for it raises it
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
             self._report(None, error)
         else:
             self._report(made, None)

@@ -1,12 +1,13 @@
-"""What the text side needs of a model's tokenizer; ``backend/mlx`` has the class that fits."""
+"""What the text side needs of a tokenizer. ``backend/mlx`` has the class that fits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 Joining = Literal["bytes", "bytes_less_space", "context"]
-"""How the text of several tokens follows from the bytes of each: joined and read as UTF-8
-(byte-level BPE); the same, less one space where a text begins (sentencepiece); or only ``decode``
-of the whole knows. Strings, so that a class fits without importing them."""
+"""How to make the text of several tokens. ``bytes``: join their bytes and read them as UTF-8
+(byte-level BPE). ``bytes_less_space``: the same, without one space where a text begins
+(sentencepiece). ``context``: only ``decode`` of all tokens knows. They are strings, so that a class
+fits without importing them."""
 
 
 class Tokenizer(Protocol):
@@ -51,9 +52,9 @@ class Tokenizer(Protocol):
     ) -> str:
         """The prompt text for ``messages``, with the generation prompt, in the sandbox.
 
-        ``content`` of every message is a string, whatever shape the template wants. Blocks for
-        as long as the template runs; ``check`` is called with the characters so far as they come,
-        and ends it by raising ``errors.TemplateFailed``. Raises that too with the template's own
-        message, ``errors.NoChatTemplate`` where there is none, and ``errors.ModelBroken`` where
-        it is no template.
+        ``content`` of every message is a string, whatever shape the template wants. Blocks as
+        long as the template runs. ``check`` is called again and again with the number of characters
+        so far; it ends the template by raising ``errors.TemplateFailed``. Raises that too with the
+        template's own message, ``errors.NoChatTemplate`` where there is none, and
+        ``errors.ModelBroken`` where it is no template.
         """

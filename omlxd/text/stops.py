@@ -1,4 +1,4 @@
-"""Stop strings in a text that arrives in pieces: what may be sent, and when it is over."""
+"""Finds stop strings in a text that arrives in pieces, and says what may be sent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from omlxd.text.protocol import Tokenizer
 
 
 def stop_ids(tokenizer: Tokenizer, stops: Sequence[str]) -> frozenset[int]:
-    """The special tokens that ``stops`` name: they have no text to be found in."""
+    """The special tokens whose names are in ``stops``. A special token is never in the text."""
     names = {stop.encode(errors="replace") for stop in stops}
     if not names:
         return frozenset()
@@ -25,8 +25,8 @@ class Passed:
 class StopStrings:
     """Cuts an answer before the stop string that is complete first.
 
-    Of several complete at the same character the longest counts, so the result does not depend
-    on how the text was cut into pieces. Raises ValueError for an empty stop string.
+    When several are complete at the same character, the longest counts. So the result does not
+    depend on how the text was cut into pieces. Raises ValueError for an empty stop string.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ class StopStrings:
     def push(self, text: str) -> Passed:
         """Take the next piece. What may be the beginning of a stop string is held back.
 
-        Once a stop string matched, nothing is passed any more.
+        After a match nothing more is passed.
         """
         if self._matched is not None:
             return Passed("", self._matched)

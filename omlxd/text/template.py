@@ -1,9 +1,9 @@
 """Prompts as tokens: chat messages through the model's template, or plain text, off the loop.
 
-A chat template is a program that came with the model: the sandbox bounds what it can reach, not
-how long it runs, and a thread can be stopped only where it asks, which is as it writes text, loops
-or calls a macro. So each prompt is made in a daemon thread of its own, waited for up to a deadline
-and then left behind, and only so many exist at a time.
+A chat template is a program that came with the model. The sandbox limits what it can reach, but not
+how long it runs, and it can be stopped only when it writes text, loops or calls a macro. So each
+prompt is made in a daemon thread of its own. After a deadline nobody waits for that thread any
+more. The number of these threads is limited.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _RETRY_AFTER = 5.0
 
 
 class PromptMaker:
-    """Makes prompts; lives on the event loop and owns the threads it starts."""
+    """Makes prompts. For the event loop only; owns the threads that it starts."""
 
     def __init__(self, options: TextOptions) -> None:
         self._options = options
@@ -49,10 +49,10 @@ class PromptMaker:
     ) -> list[int]:
         """Token ids of ``messages`` and the generation prompt.
 
-        ``model`` is the name for error messages; ``template_arguments`` come from the
-        configuration, never from a client. The template writes its own special tokens, so none
-        are added. Raises ``NoChatTemplate``, ``InvalidRequest``, ``BodyTooLarge``,
-        ``TemplateFailed``, ``ModelBroken`` or ``TemplatesBusy``.
+        ``model``: the name in error messages. ``template_arguments`` come from the configuration,
+        never from a client. The template writes the special tokens, so none are added. Raises
+        ``NoChatTemplate``, ``InvalidRequest``, ``BodyTooLarge``, ``TemplateFailed``,
+        ``ModelBroken`` or ``TemplatesBusy``.
         """
         if not tokenizer.has_chat_template:
             raise NoChatTemplate(model)
@@ -76,9 +76,9 @@ class PromptMaker:
     async def completion_prompt(
         self, tokenizer: Tokenizer, prompt: str | Sequence[int], *, param: str = "prompt"
     ) -> list[int]:
-        """Token ids of a plain prompt, with the special tokens its model begins texts with.
+        """Token ids of a plain prompt, with the special tokens that begin a text of its model.
 
-        A prompt of token ids is checked and taken as it is. ``param`` is what errors call it.
+        A prompt of token ids is only checked. ``param``: its name in errors.
         Raises ``InvalidRequest`` (also for an empty prompt), ``BodyTooLarge``, ``TemplateFailed``
         past the deadline or ``TemplatesBusy``.
         """
@@ -117,8 +117,10 @@ class PromptMaker:
     async def _in_thread(
         self, make: Callable[[threading.Event], _T], *, param: str, what: str
     ) -> _T:
-        """``make``'s result or error; its event is set once nobody waits for it. Time spent
-        waiting for a place is not its time."""
+        """The result or the error of ``make``. Its event is set when nobody waits for it any more.
+
+        The deadline starts when it has a place, not before.
+        """
         deadline = self._options.render_deadline
         await self._take_place()
         left = threading.Event()
@@ -192,14 +194,14 @@ def _known_tokens(tokenizer: Tokenizer, tokens: Sequence[int], param: str) -> li
 
 
 _BETWEEN_PARTS = "\n"
-"""Clients send blocks (a task, a file, an environment) as parts: glued words would be wrong."""
+"""Clients send blocks (a task, a file) as parts. Without a break, words would run together."""
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """``messages`` with string contents: text parts joined by a line break, null as "".
 
     Other fields stay as they are, in their order; null ones are left out. Raises
-    ``InvalidRequest`` naming the field that is neither.
+    ``InvalidRequest`` with the name of a field that is none of these.
     """
     return [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
 

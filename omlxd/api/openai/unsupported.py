@@ -1,7 +1,8 @@
 """Parameters that are not implemented: which are ignored, and which are refused by name.
 
-What cannot change the answer is ignored; what would is refused, since an answer that silently
-lacks it is found out much later. Unknown names are ignored: clients of other servers send many.
+A parameter that cannot change the answer is ignored. One that would change it is refused:
+otherwise the client would notice much later that it had no effect. Unknown names are ignored:
+clients of other servers send many.
 """
 
 import json
@@ -51,7 +52,7 @@ IGNORED: Final = frozenset(
         "xtc_threshold",
     }
 )
-"""Those that tune something refused among them."""
+"""Among them are parameters that only tune a refused one."""
 
 REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "adapter": (),
@@ -175,9 +176,9 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "web_search_options": (),
     "xtc_probability": (0,),
 }
-"""Name -> the values that change nothing and pass, beside null."""
+"""Name -> the values that are accepted, since they change nothing. Null is always accepted."""
 CHAT: Final[Mapping[str, tuple[Any, ...]]] = {**REFUSED, "add_special_tokens": (False,)}
-"""The template writes them."""
+"""In a chat, the template writes the special tokens."""
 COMPLETIONS: Final[Mapping[str, tuple[Any, ...]]] = {
     **REFUSED,
     "add_special_tokens": (True,),
@@ -188,8 +189,10 @@ COMPLETIONS: Final[Mapping[str, tuple[Any, ...]]] = {
 def refuse_unsupported(
     extra: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]] = REFUSED
 ) -> None:
-    """Raises UnsupportedParameter for the first name that would change the answer; the log tells
-    of names that nobody knows. ``refused``: as ``REFUSED``, of one endpoint."""
+    """Raises UnsupportedParameter for the first parameter that would change the answer.
+
+    Unknown names are logged. ``refused``: as ``REFUSED``, for one endpoint.
+    """
     for name, value in extra.items():
         neutral = refused.get(name)
         if neutral is None or value is None or any(_equal(value, one) for one in neutral):
@@ -201,7 +204,7 @@ def refuse_unsupported(
 
 
 def _equal(value: Any, neutral: Any) -> bool:
-    """In JSON ``true`` is no 1."""
+    """Python takes ``True`` for 1; JSON does not."""
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
