@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ModelKind(Enum):
-    """What a model is for, as far as its files say."""
+    """What a model is for, according to its files."""
 
     LANGUAGE = "language"
     VISION_LANGUAGE = "vision-language"
@@ -23,10 +23,10 @@ class CatalogModel:
 
     Attributes:
         path: resolved folder, inside its root. Never shown to clients.
-        weights_bytes: exact size of all tensors; vision_bytes: of them, those of vision and
-            audio parts, which a text-only load leaves out.
-        context_length: tokens the model was made for; None when its config does not say.
-        element_bytes: of one activation: the size of most of its floating-point weights.
+        weights_bytes: exact size of all tensors; vision_bytes: the part of it for vision and
+            audio, which a text-only load leaves out.
+        context_length: tokens the model was trained for; None when its config does not say.
+        element_bytes: bytes of one activation: the size of most of its floating-point weights.
         fingerprint: changes whenever config, tensors or tokenizer files change.
         created: seconds since 1970, when its config was written.
         config: config.json; generation: generation_config.json, empty without one.
@@ -59,9 +59,9 @@ class BrokenModel:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A folder that is no model, or one that is not served.
+    """A folder that is not a model, or a model that is not served.
 
-    ``name`` is relative to ``root``, which is as configured and is filled in by ``merge``."""
+    ``name`` is relative to ``root``. ``merge`` fills in ``root`` as it was configured."""
 
     name: str
     reason: str
@@ -98,10 +98,10 @@ class RootScan:
 
 
 def keep_unread(known: RootScan, found: RootScan) -> RootScan:
-    """``found``, with what is ``known`` of the models that could not be read this time.
+    """``found``, plus the ``known`` models that could not be read this time.
 
-    A folder that cannot be read is not taken for a folder that is gone: the error may pass, and
-    it must not unload a model in use.
+    A folder that cannot be read does not count as deleted: the error may be temporary, and it
+    must not unload a model in use.
     """
     if found.status.state in (RootState.DENIED, RootState.FAILED):
         return replace(known, status=found.status)
@@ -131,7 +131,7 @@ def is_inside(path: str, root: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All roots together. Where several have a model of the same id, the first root's counts."""
+    """All roots together. If several have a model of the same id, the first root wins."""
 
     models: Mapping[str, CatalogModel]
     broken: Mapping[str, BrokenModel]

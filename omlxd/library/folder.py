@@ -27,7 +27,7 @@ from omlxd.library.catalog import CatalogModel, is_inside
 from omlxd.library.traits import context_length, kind_of, quantization_of, vision_bytes
 
 LARGEST_JSON = 64 * 1024 * 1024
-"""Bytes; the index of the largest models has a few MB."""
+"""Bytes. Even the index of the largest models has only a few MB."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -46,7 +46,7 @@ INDEX = "model.safetensors.index.json"
 class HeaderCache:
     """Headers by real path, so that a scan does not read unchanged files again.
 
-    For a bad file it keeps what is wrong: that may have taken longest to find.
+    For a bad file it keeps the error, which may have taken long to find.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class HeaderCache:
         return found
 
     def _read_file(self, path: str, name: str) -> WeightsFile | str:
-        """What is wrong with it, for a bad file."""
+        """The error instead, if the file is bad."""
         try:
             return read_weights(path, name)
         except Unreadable:
@@ -77,7 +77,7 @@ class HeaderCache:
 
 
 class Folder:
-    """One model folder. After links are followed its files must be regular files in ``root``."""
+    """One model folder. Its links must lead to regular files inside ``root``."""
 
     def __init__(self, path: str, root: str) -> None:
         self.path = path
@@ -115,7 +115,7 @@ class Folder:
         return data
 
     def table(self, name: str) -> dict[str, Any]:
-        """The file's JSON object, whose texts can be shown. Raises BadFile."""
+        """The file's JSON object with printable texts. Raises BadFile."""
         try:
             table = parse_object(self.read(name))
         except (ValueError, RecursionError) as error:
@@ -159,13 +159,13 @@ def inspect(model_id: str, folder: Folder, headers: HeaderCache) -> CatalogModel
 
 
 def _element_bytes(files: Sequence[WeightsFile]) -> int:
-    """Bytes of one activation. Quantised weights have scales of the type that is computed in."""
+    """Bytes of one activation. The scales of quantised weights have the type of the activations."""
     floats = sum((Counter(file.floats) for file in files), Counter[int]())
     return floats.most_common(1)[0][0] if floats else 2
 
 
 def _has_generation(folder: Folder) -> bool:
-    """Whether it can be read. A damaged one only holds defaults, so the model is still served."""
+    """Whether it can be read. It only holds defaults, so a model with a damaged one is served."""
     if "generation_config.json" not in folder.names:
         return False
     try:
@@ -188,13 +188,13 @@ def _refuse_code(config: Mapping[str, Any], folder: Folder) -> None:
 
 
 def _check_names(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> None:
-    """The values of ``keys``, also in nested tables, become parts of module names."""
+    """Check the values of ``keys``, in nested tables too: they become parts of module names."""
     if (bad := first_bad_name(table, keys)) is not None:
         raise BadFile(file, f"has no valid {bad[0]}")
 
 
 def _weights(folder: Folder, headers: HeaderCache) -> Sequence[WeightsFile]:
-    """The files that a load reads: ``model*.safetensors``. Other files repeat the same weights."""
+    """The files that a load reads: ``model*.safetensors``. Other files hold the same weights."""
     names = [name for name in folder.names if is_weight_file(name)]
     if INDEX in folder.names:
         missing, though = _promised_by_index(folder, names), "the index lists it"
@@ -232,7 +232,7 @@ def _other_weights(names: Iterable[str]) -> str:
 
 
 def _check_tokenizer(folder: Folder) -> None:
-    """That there is one and that it begins and ends well; else each request would fail later."""
+    """Check that it exists and has a valid start and end. Otherwise every request would fail."""
     if not any(_may_hold_vocabulary(name) for name in folder.names):
         raise Missing("tokenizer.json", "is missing: the folder has no tokenizer")
     for name in TOKENIZER_FILES:
@@ -252,7 +252,7 @@ def _check_tokenizer(folder: Folder) -> None:
 
 
 def _may_hold_vocabulary(name: str) -> bool:
-    """Each family of tokenizers names its vocabulary file differently, so few are ruled out."""
+    """Each family of tokenizers names its vocabulary file differently, so most names may."""
     if name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         return False
     return any(part in name for part in ("token", "vocab", "piece", "tekken"))

@@ -1,4 +1,4 @@
-"""What is on disk, and which model a name means there."""
+"""The models on disk, and which of them a name means."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -30,7 +30,7 @@ ConfigWarning = tuple[str, tuple[tuple[str, object], ...]]
 
 
 class Library:
-    """Lives on the event loop. ``settings`` say which aliases and which default model there are."""
+    """Lives on the event loop. Aliases and the default model come from ``settings``."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Library:
 
     @property
     def scanned(self) -> bool:
-        """Every root was read once, or has shown that it cannot be read."""
+        """Every root was read once, or could not be read."""
         return self._scanner.first_scan_over
 
     def on_change(self, follow: Callable[[Catalog], None]) -> None:
-        """Call ``follow`` with the catalog each time that a root was read."""
+        """Call ``follow`` with the catalog each time a root was read."""
         self._followers.append(follow)
 
     def start(self, every: float | None) -> None:
@@ -70,11 +70,11 @@ class Library:
         self._followers.clear()
 
     async def rescan(self) -> Catalog:
-        """Read all roots again; returns when all were read or ran out of time."""
+        """Read all roots again; returns when each was read or has reached the time limit."""
         return await self._scanner.scan()
 
     def adopt(self, catalog: Catalog) -> None:
-        """What a scan has found is what there is from now on."""
+        """Use the ``catalog`` of a scan from now on."""
         self.catalog = catalog
         if self.scanned:
             found = set(config_warnings(catalog, self.settings))
@@ -88,7 +88,7 @@ class Library:
 
     @property
     def ids(self) -> set[str]:
-        """All models on disk, the broken ones too."""
+        """All models on disk, including broken ones."""
         return {*self.catalog.models, *self.catalog.broken}
 
     def resolve(self, name: str | None) -> CatalogModel:
@@ -119,9 +119,9 @@ class Library:
     def settings_id(self, name: str) -> str:
         """The model whose settings ``name`` means; it may be broken, or no longer on disk.
 
-        This is the model that a request by ``name`` gets, with one exception: when ``name`` fits
-        a model that is gone better than those on disk, it means the one that is gone. Models
-        that are only in the configuration file perhaps never existed, so they come last.
+        This is the model that a request by ``name`` gets, with one exception: a deleted model
+        comes first if ``name`` matches it better than those on disk. Models that are only in the
+        configuration file come last, because they may never have existed.
         Raises ModelNotFound, AmbiguousModel, Starting.
         """
         known, remembered = self.ids, self.settings.remembered
@@ -142,7 +142,7 @@ class Library:
         return self._find(name)
 
     def default_id(self) -> str | None:
-        """The model of requests that name none, if it is on disk."""
+        """The model of requests without a model name, if it is on disk."""
         try:
             name = self._default(scanned=True)
             return names.match(name, self.ids, self.settings.aliases(self.ids))
@@ -150,7 +150,7 @@ class Library:
             return None
 
     def context_length(self, model_id: str) -> int | None:
-        """The effective one: the model's own, or less where the settings say so."""
+        """The effective one: the model's own, or less if the settings say so."""
         model = self.catalog.models.get(model_id)
         own = None if model is None else model.context_length
         return self.settings.of(model_id).context_within(own)
@@ -171,10 +171,10 @@ class Library:
 
 
 def config_warnings(catalog: Catalog, settings: ModelSettingsStore) -> Iterable[ConfigWarning]:
-    """Settings that have no effect, or another one than was surely meant.
+    """Settings that have no effect, or surely not the intended one.
 
-    These are settings and a default of a model that does not exist, and aliases that stand for
-    several models or are the name of another one.
+    These are settings of a model that does not exist, a default model that does not exist, and
+    aliases that mean several models or are the name of another model.
     """
     known = {*catalog.models, *catalog.broken}
     aliases = settings.aliases(sorted(known))
@@ -196,7 +196,7 @@ def config_warnings(catalog: Catalog, settings: ModelSettingsStore) -> Iterable[
 def _meaning(
     name: str, known: set[str], aliases: Mapping[str, tuple[str, ...]]
 ) -> tuple[str | None, str]:
-    """The model that a request by ``name`` gets, or none and why."""
+    """The model that a request by ``name`` gets, or None and the reason."""
     try:
         return names.find(name, known, aliases), ""
     except (AmbiguousModel, ModelNotFound) as error:

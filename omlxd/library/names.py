@@ -1,4 +1,4 @@
-"""Which model a name means: exact, then alias, then any case, then without ``org/``."""
+"""Finds the model of a name: exact, then by alias, then in any case, then without ``org/``."""
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ def find(name: str, ids: Collection[str], aliases: Aliases) -> str:
 def match(
     name: str, ids: Collection[str], aliases: Aliases, rules: Sequence[Rule] | None = None
 ) -> str | None:
-    """The same by the given ``rules`` (None: all of them); None when no rule matches."""
+    """Like ``find``, by the given ``rules`` (None: all rules); None when no rule matches."""
     known = set(ids)
     for rule in ALL if rules is None else rules:
         matches = rule(name, known, aliases)
@@ -58,7 +58,7 @@ def _by_case(name: str, ids: set[str], aliases: Aliases) -> set[str]:
 
 
 def _by_last_part(name: str, ids: set[str], aliases: Aliases) -> set[str]:
-    """``name`` may lack the organisation, or name one that this model is not filed under."""
+    """``name`` may have no organisation, or have one while the model on disk has none."""
     last = _last_part(name).casefold()
     if "/" in name:
         return {model for model in ids if "/" not in model and model.casefold() == last}

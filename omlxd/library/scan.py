@@ -1,4 +1,4 @@
-"""Reads one folder of models, whatever its layout; blocking, so it runs on a thread of its own.
+"""Reads one folder of models in any known layout. It blocks, so it runs on its own thread.
 
 Layouts: ``model/``, ``org/model/``, a root that itself is a model, and the Hugging Face cache
 (``models--org--name/snapshots/<commit>``, the commit named in ``refs/main``) or one repository
@@ -29,7 +29,7 @@ from omlxd.printable import printable
 PART = r"[A-Za-z0-9][\w.-]*"
 MODEL_ID = re.compile(rf"{PART}(/{PART})?")
 LONGEST_SKIPPED = 200
-"""Entries; a folder that holds anything but models must not fill the status."""
+"""Entries; a folder full of other files must not fill the status."""
 COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 HUB = "models--"
 HUB_OTHERS = ("datasets--", "spaces--")
@@ -37,7 +37,7 @@ NO_MODEL = "is no model: it has no config.json"
 
 
 def scan_root(path: str, headers: HeaderCache) -> RootScan:
-    """Read ``path`` once. Never raises for what is in it."""
+    """Read ``path`` once. Its contents never make this raise."""
     root = os.path.realpath(path)
     reader = _RootReader(root, headers)
     try:
@@ -60,7 +60,7 @@ def _trouble(path: str, error: OSError) -> RootStatus:
             detail = "There is no such folder yet: put a model there, or mount the volume it is on."
             return RootStatus(path, RootState.ABSENT, detail)
         case errno.EPERM:
-            # The mode would allow it; on a Mac this is the privacy protection.
+            # The mode allows it, so on a Mac the privacy protection refused it.
             detail = (
                 "Access is denied. On a Mac, allow it in System Settings > Privacy & Security "
                 "> Files & Folders (or Full Disk Access), for the program "
@@ -94,7 +94,7 @@ class _RootReader:
             model_id, confines = _lone_model(self.root)
             self._read_model(model_id, self.root, confines)
             return
-        # A folder of any kind may have such a name, so its content must fit as well.
+        # Any folder may have such a name, so its content must fit as well.
         if _is_hub(self.root) and {"blobs", "refs", "snapshots"} & set(names):
             self._read_repository(self.root, self.root)
             return
@@ -161,7 +161,7 @@ class _RootReader:
         found = False
         for child, path in self._folders(folder, names):
             found = True
-            # An organisation that is a link to another folder keeps the name of the link.
+            # If an organisation is a link to another folder, it has the name of the link.
             model_id = f"{name}/{os.path.basename(child)}"
             try:
                 children = os.listdir(path)
@@ -177,7 +177,7 @@ class _RootReader:
             self._skip(name, NO_MODEL)
 
     def _read_model(self, model_id: str, path: str, confines: str | None = None) -> bool:
-        """Whether a part of the model is missing. Its files must be inside ``confines`` (the root).
+        """True if a part of the model is missing. Its files must be inside ``confines`` (the root).
 
         Raises OSError when the folder cannot be listed.
         """
@@ -228,7 +228,7 @@ class _RootReader:
         self._join(first)
 
     def _read_commit(self, model_id: str, folder: str, commit: str) -> bool:
-        """Whether a part of it is missing."""
+        """True if a part of it is missing."""
         try:
             snapshot = _snapshot(self.root, folder, commit)
         except BadFile as bad:
@@ -238,7 +238,7 @@ class _RootReader:
 
 
 def _lone_model(root: str) -> tuple[str, str]:
-    """Of a root that itself is a model: its id, and the folder that its files must be inside.
+    """For a root that itself is a model: its id, and the folder that must contain its files.
 
     A snapshot of the Hugging Face cache is made of links into the folder two levels up.
     """
@@ -256,7 +256,7 @@ def _is_model(names: list[str]) -> bool:
 
 
 def _other_kind(names: list[str]) -> str | None:
-    """What the folder is, if it is no model that can be served by itself."""
+    """What the folder is, if it is not a model that can be served by itself."""
     if "adapter_config.json" in names and "config.json" not in names:
         return "is an adapter without its base model"
     if "model_index.json" in names:
@@ -273,7 +273,7 @@ def _is_hub(name: str) -> bool:
 
 
 def _commits(folder: str, but: str | None = None) -> list[str]:
-    """The newest first. Raises FileNotFoundError when there were never any."""
+    """Commits, newest first. Raises FileNotFoundError when there were never any."""
     snapshots = os.path.join(folder, "snapshots")
     commits = [name for name in os.listdir(snapshots) if COMMIT.fullmatch(name) and name != but]
     return sorted(commits, key=lambda c: -os.lstat(os.path.join(snapshots, c)).st_mtime)

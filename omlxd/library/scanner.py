@@ -1,4 +1,4 @@
-"""Which folders hold models, and their scans: each on a thread, because a volume may hang."""
+"""Finds the folders of models and scans each on its own thread, because a volume may hang."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ from omlxd.timing import CallLater, Timer
 log = structlog.get_logger(__name__)
 
 VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-"""Environment variables that say where the Hugging Face cache is; a service keeps them all."""
+"""Environment variables with the place of the Hugging Face cache; a service keeps them all."""
 HANGS = 5
-"""Scans that run out of time at one thread before another thread is started."""
+"""Scans that reach the time limit on one thread before another thread is started."""
 MOST_ABANDONED = 3
-"""Threads of one root that may hang on a volume which is gone."""
+"""Threads of one root that may hang on a volume that is gone."""
 
 Scan = Callable[[str, HeaderCache], RootScan]
 
@@ -33,8 +33,8 @@ def model_roots(
 ) -> tuple[Path, ...]:
     """The folders to look for models in.
 
-    These are the configured ``dirs`` and then ``own``, the folder that models are pulled into;
-    without ``dirs`` they are ``own`` and the Hugging Face cache. Raises ConfigError for the home
+    They are the configured ``dirs`` and then ``own``, the folder that models are pulled into.
+    Without ``dirs`` they are ``own`` and the Hugging Face cache. Raises ConfigError for the home
     (``~name``) of a user that does not exist.
     """
     try:
@@ -50,7 +50,7 @@ def model_roots(
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models, by its own variables, without importing it."""
+    """Where huggingface_hub keeps models. Reads the same variables without importing it."""
     if named := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
         return Path(named).expanduser()
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -59,8 +59,8 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
 
 
 class RootScanner:
-    """Scans one root. While a scan hangs, later ones wait for it; after ``HANGS`` of them a new
-    thread is started, because the volume may come back while the old thread hangs for ever."""
+    """Scans one root. While a scan hangs, later scans join it. After ``HANGS`` of them a new thread
+    is started, because the volume may come back while the old thread hangs for ever."""
 
     def __init__(self, path: str, scan: Scan, changed: Callable[[], None]) -> None:
         self.path = path
@@ -81,7 +81,7 @@ class RootScanner:
         return self.busy and self.latest.status.state is RootState.HANGING
 
     def begin(self) -> asyncio.Future[None]:
-        """Start a scan, or join the one that runs. The future never fails."""
+        """Start a scan, or join the running one. The future never fails."""
         if self._hangs >= HANGS and self._abandoned < MOST_ABANDONED:
             log.warning("scan_abandoned", root=self.path)
             self._abandoned += 1
@@ -96,7 +96,7 @@ class RootScanner:
         return self._running
 
     def hangs(self, limit: float) -> None:
-        """The time limit has passed: what was known stays until the thread returns."""
+        """The time limit has passed: keep the known models until the thread returns."""
         if self._running is None:
             return
         self._hangs += 1
@@ -117,7 +117,7 @@ class RootScanner:
         try:
             scan.get_loop().call_soon_threadsafe(self._finished, scan, result)
         except RuntimeError:
-            # The loop is closed: the daemon has stopped while the volume hung.
+            # The loop is closed: the daemon stopped while the volume hung.
             return
 
     def _finished(self, scan: asyncio.Future[None], result: RootScan) -> None:
@@ -147,7 +147,7 @@ class RootScanner:
 
 
 class Scanner:
-    """All roots, in order; ``changed`` gets the joined catalog after each scan of one."""
+    """Scans all roots; ``changed`` gets the merged catalog after each scan of a root."""
 
     def __init__(
         self,
@@ -187,12 +187,12 @@ class Scanner:
         return [self._begin(root) for root in self._roots]
 
     async def scan(self) -> Catalog:
-        """Returns when every root was read or ran out of time."""
+        """Returns when every root was read or has reached the time limit."""
         await asyncio.gather(*(self._scan_anew(root) for root in self._roots))
         return self.catalog()
 
     async def _scan_anew(self, root: RootScanner) -> None:
-        """A scan that runs already may have missed what was changed just before the call."""
+        """Wait for a new scan: a running one may have missed changes from just before the call."""
         if root.busy:
             await self._begin(root)
             if root.hanging:

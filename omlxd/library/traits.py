@@ -6,7 +6,7 @@ from typing import Any
 
 from omlxd.library.catalog import ModelKind
 
-# Where the configs of transformers and mlx-lm keep the trained context, first found first.
+# Where configs of transformers and mlx-lm keep the trained context; the first one found counts.
 CONTEXT_KEYS = (
     "max_position_embeddings",
     "max_sequence_length",
@@ -43,7 +43,7 @@ SENSES = re.compile(
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part about the language model; the config itself when it has no such part."""
+    """The part about the language model; the whole config when it has no such part."""
     for key in TEXT_CONFIGS:
         nested = config.get(key)
         if isinstance(nested, Mapping):
@@ -52,7 +52,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def context_length(config: Mapping[str, Any]) -> int | None:
-    """Tokens the model was made for; None when its config does not say.
+    """Tokens the model was trained for; None when its config does not say.
 
     A sliding window bounds what a layer sees, not the context. YaRN stretches the context
     by ``factor`` over ``original_max_position_embeddings``; the other ways of scaling are
@@ -80,7 +80,7 @@ def _yarn(text: Mapping[str, Any]) -> int | None:
 
 
 def _positive(value: Any) -> int | None:
-    """Absurd numbers, which some configs have in place of "no limit", are no answer."""
+    """None for the absurd numbers that some configs use for "no limit"."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 < value < 10**9 else None
@@ -103,7 +103,7 @@ def kind_of(config: Mapping[str, Any], names: Sequence[str]) -> ModelKind:
 
 
 def quantization_of(config: Mapping[str, Any]) -> str | None:
-    """Such as ``4-bit``; the method's name where the bits are not said; None for full weights."""
+    """Such as ``4-bit``; the method's name if the bits are unknown; None for full weights."""
     for table in (config, text_config(config)):
         for key in ("quantization", "quantization_config"):
             about = table.get(key)
@@ -115,5 +115,5 @@ def quantization_of(config: Mapping[str, Any]) -> str | None:
 
 
 def vision_bytes(tensors: Mapping[str, int]) -> int:
-    """Of ``tensors`` (name -> bytes), those that a text-only load leaves out."""
+    """Bytes of those ``tensors`` (name -> bytes) that a text-only load leaves out."""
     return sum(size for name, size in tensors.items() if SENSES.match(name))

@@ -21,7 +21,7 @@ def check_aliases(aliases: Sequence[str] | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Settings of one model; where one is ``None`` the general rule applies."""
+    """Settings of one model. For ``None`` the general rule applies."""
 
     aliases: tuple[str, ...] | None = option(
         None, "Other names this model answers to.", check=check_aliases
@@ -62,5 +62,5 @@ class ModelSettings:
     )
 
     def context_within(self, own: int | None) -> int | None:
-        """The effective length: the model's ``own``, or the setting if less; None if unknown."""
+        """The effective length: the smaller of ``own`` and the setting; None if unknown."""
         return min((n for n in (own, self.context_length) if n is not None), default=None)

@@ -1,4 +1,4 @@
-"""The settings of single models: those of the configuration, changed by those set over the API."""
+"""The settings of each model: from the configuration, changed by those set over the API."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -22,7 +22,7 @@ _DECLARED: Final = {"default": Declaration(bool), **declarations(ModelSettings)}
 
 
 def check_change(key: str, value: Any) -> Any:
-    """``value`` as ``ModelSettings`` holds it; None resets. Raises InvalidRequest for ``key``."""
+    """``value`` as in ``ModelSettings``; None resets. Raises InvalidRequest for ``key``."""
     if key not in _DECLARED:
         raise InvalidRequest(
             f"There is no setting '{key}'. Known are default, "
@@ -41,7 +41,7 @@ def check_change(key: str, value: Any) -> Any:
 
 
 class ModelSettingsStore:
-    """Owned by the pool. ``to_json`` is what must survive a restart, ``restore`` reads it."""
+    """Owned by the pool. ``to_json`` gives what must survive a restart; ``restore`` reads it."""
 
     def __init__(
         self, configured: Mapping[str, ModelSettings] | None = None, default: str | None = None
@@ -69,7 +69,7 @@ class ModelSettingsStore:
 
     @property
     def remembered(self) -> set[str]:
-        """Models with settings from the API; they existed when those were set."""
+        """Models with settings from the API. They existed when these were set."""
         chosen = () if self._default is None else (self._default,)
         return {*self._changed, *chosen}
 
@@ -89,10 +89,10 @@ class ModelSettingsStore:
         }
 
     def change(self, model_id: str, changes: Mapping[str, Any], ids: Iterable[str]) -> None:
-        """Set some keys of a model, ``None`` resets a key to the configuration's.
+        """Set some keys of a model; ``None`` resets a key to its configured value.
 
         ``default`` true makes it the default model, false ends that. If one change is wrong, none
-        is made. ``ids`` are the models on disk. Raises InvalidRequest with the key at fault.
+        is made. ``ids`` are the models on disk. Raises InvalidRequest that names the wrong key.
         """
         checked = {key: check_change(key, value) for key, value in changes.items()}
         self._check_aliases(model_id, checked.get("aliases") or (), ids)
@@ -122,7 +122,7 @@ class ModelSettingsStore:
         return {"default": self._default, "models": models}
 
     def restore(self, stored: Any) -> None:
-        """Entries that are not valid any more are left out, and reported."""
+        """Leave out and report entries that are not valid any more."""
         if not isinstance(stored, Mapping):
             return
         default, models = stored.get("default"), stored.get("models")
@@ -146,7 +146,7 @@ class ModelSettingsStore:
             self._changed[model_id] = kept
 
     def _check_aliases(self, model_id: str, wanted: Iterable[str], ids: Iterable[str]) -> None:
-        # Also those of models that are gone, or an alias would be ambiguous when they come back.
+        # Deleted models count too: their aliases must not be ambiguous when the models come back.
         known = {*ids, *self.ids}
         taken = {a: m for a, m in self.aliases(known).items() if m != (model_id,)}
         for alias in wanted:
@@ -160,7 +160,7 @@ class ModelSettingsStore:
 
 
 def without_model(stored: Any, model_id: str) -> Any:
-    """What ``to_json`` gave, without the settings of a model, in whatever case it is named."""
+    """An output of ``to_json`` without the settings of a model; the case of its name is ignored."""
     gone = model_id.casefold()
     match stored:
         case {"default": default, "models": dict(models)}:

@@ -1,4 +1,4 @@
-"""May this model be loaded, and would it fit? Asks the policy, with what is known now."""
+"""Decides whether a model may be loaded, and whether it would fit, by asking the policy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,16 +33,16 @@ from omlxd.pool.states import Queued
 RECENT = 2.0
 """Seconds; older readings of the guard are not used to decide about a load."""
 READING_LIMIT = 3.0
-"""Seconds in the queue after which the old reading is used, should the guard take no new one."""
+"""Seconds in the queue after which an old reading is used if the guard takes no new one."""
 FIRST_PREFILL = 2048
-"""Tokens: the headroom of a load is the working memory of one such prompt."""
+"""Tokens of the prompt whose working memory is the headroom of a load."""
 UNKNOWN_SHARE = 0.05
-"""Of the weights: the headroom of a model whose shape is not understood."""
+"""Share of the weights that is the headroom of a model whose shape is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkingMemory:
-    """What a model takes beyond its weights. It is None where ``unknown`` says why."""
+    """What a model takes beyond its weights. ``unknown`` says why ``footprint`` is None."""
 
     footprint: Footprint | None
     unknown: str | None = None
@@ -68,7 +68,7 @@ def load_need(model: CatalogModel, sizes: MeasuredSizes) -> LoadNeed:
 class Verdict(Enum):
     NOW = "now"
     AFTER_EVICTIONS = "after_evictions"
-    """Once models that may be unloaded have left."""
+    """It fits after models that may be unloaded have left."""
     NOT_NOW = "not_now"
     """Other programs or pinned models are in the way."""
     NEVER = "never"
@@ -76,7 +76,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TierFit:
-    """Under one tier; bytes. Where it does not fit, ``remedy`` moves the term ``binding``."""
+    """Whether it fits under one tier; bytes. If not, ``remedy`` changes the term ``binding``."""
 
     verdict: Verdict
     ceiling_bytes: int
@@ -87,12 +87,12 @@ class TierFit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Bytes; None where the model's shape is not understood, and ``unknown`` says why.
+    """The answer to a FitQuery, in bytes. ``unknown`` says why some of them are None.
 
     Attributes:
         weights_measured: the weights were measured when it was last loaded.
-        needed_bytes: what the verdicts are about. A load needs room for a first prompt, which may
-            be more than the context that is asked about.
+        needed_bytes: what the verdicts are based on. A load needs room for a first prompt, which
+            may be longer than the context of the query.
         loaded: its weights are in memory already and need no further room.
         tiers: empty while nothing is known of the machine's memory.
     """
@@ -113,7 +113,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class FitQuery:
-    """``concurrency`` requests of ``context`` tokens, with ``promised`` bytes taken already."""
+    """``concurrency`` requests of ``context`` tokens; ``promised`` bytes are taken already."""
 
     context: int
     concurrency: int
@@ -168,7 +168,7 @@ class MemoryAdmission:
         if memory is not None:
             context = self._context(memory, records, query.promised)
             if record.info is not None:
-                # As if it were not loaded, because loaded weights need no further room.
+                # ``need`` counts the loaded weights, so the usage must not count them again.
                 context = replace(context, usage=_without(context.usage, weights))
             tiers = fits(need, context, memory)
         return Fit(
@@ -211,7 +211,7 @@ def _without(usage: Usage, size: int) -> Usage:
 
 
 def fits(need: LoadNeed, context: LoadContext, memory: MemoryState) -> Mapping[Tier, TierFit]:
-    """For each tier, by the plan that a load would get, even where the guard only monitors."""
+    """The verdict of each tier: the plan of a load, as if the guard enforced its limits."""
     context = replace(context, enforce=True)
     return {
         tier: _verdict(plan_load(need, context, ceilings), ceilings)
@@ -220,7 +220,7 @@ def fits(need: LoadNeed, context: LoadContext, memory: MemoryState) -> Mapping[T
 
 
 def _ceilings(memory: MemoryState) -> Mapping[Tier, Ceilings]:
-    """The tier in force as it is; the others from the same reading, with their own marks."""
+    """The ceilings in force, and those of the other tiers by the same reading."""
     found = dict(ceilings_by_tier(memory.reading, enabled=memory.ceilings.enabled))
     found[memory.ceilings.tier] = memory.ceilings
     return found

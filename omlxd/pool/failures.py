@@ -32,12 +32,12 @@ def pause_after(failures: int, options: PoolOptions) -> float:
 
 
 def told_again(error: OmlxdError, retry_after: float | None) -> OmlxdError:
-    """The failure of a load, for one more request. Broken files are not repaired by waiting."""
+    """The error of a load, for one more request. Waiting does not repair broken files."""
     return error.again() if isinstance(error, ModelBroken) else error.again(retry_after=retry_after)
 
 
 def without_paths(error: OmlxdError, model: CatalogModel) -> OmlxdError:
-    """The same failure for clients: it names the model, and the files without their paths."""
+    """The same error for clients: it names the model, and names files without their paths."""
     folder = model.path
     message = printable(error.message.replace(f"{folder}/", "").replace(folder, "its folder"))
     if f"'{model.id}'" not in message:
@@ -51,7 +51,7 @@ def without_paths(error: OmlxdError, model: CatalogModel) -> OmlxdError:
 
 
 def cooling_down(state: State, now: float) -> OmlxdError | None:
-    """Why a request for a model whose load failed a moment ago is refused; None: try again."""
+    """The error for a request whose model failed to load a moment ago; None when it may retry."""
     if not isinstance(state, Failed) or now >= state.retry_at:
         return None
     if isinstance(state.why, ModelTooLarge | InsufficientMemory | MemoryPressureAborted):
@@ -66,7 +66,7 @@ def memory_shortage(need: LoadNeed, memory: MemoryState) -> dict[str, Any]:
 
 
 def _mark(memory: MemoryState) -> Mark:
-    """The mark that is in the way. If usage has fallen meanwhile, only the load itself is."""
+    """The mark that stops the load: the hard mark if usage alone reaches none any more."""
     if not memory.paused:
         return Mark.HARD
     pressure = recent_pressure(memory.reading, memory.reading.taken_at)
@@ -83,7 +83,7 @@ def _in_words(facts: Mapping[str, Any]) -> str:
 def waited_too_long(
     name: str, state: State, waited: float, shortage: Callable[[], Mapping[str, Any]]
 ) -> OmlxdError:
-    """For a request at its deadline, by what it waited for; ``shortage`` gives the numbers."""
+    """The error of a request at its deadline: what it waited for, and the ``shortage``."""
     details = {"waited_seconds": round(waited, 1)}
     match state:
         case Queued(reason=reason):
@@ -111,7 +111,7 @@ def waited_too_long(
 
 
 def too_many_wait(name: str, waiting: int, most: int | None) -> OmlxdError | None:
-    """Why one more request may not wait for a lease; None: it may."""
+    """The error if one more request may not wait for a lease, otherwise None."""
     if most is None or waiting < most:
         return None
     return QueueFull(
@@ -122,7 +122,7 @@ def too_many_wait(name: str, waiting: int, most: int | None) -> OmlxdError | Non
 
 
 def refused(name: str, plan: Refuse) -> OmlxdError:
-    """A load that is refused: its sizes, the mark it would pass, the binding term, a remedy."""
+    """The error of a refused load: sizes, the mark it would pass, the binding term, the remedy."""
     binding, helps = binding_name(plan.ceilings, plan.binding), refusal_remedy(plan)
     details: dict[str, Any] = {**plan.details}
     details |= {"mark": Mark.HARD.value, "binding": binding, "remedy": helps}

@@ -1,4 +1,4 @@
-"""Loads and unloads models on the device thread, and waits until the memory shows it."""
+"""Loads and unloads models on the device thread, and waits until readings show the change."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -23,18 +23,18 @@ from omlxd.units import MiB
 log = structlog.get_logger(__name__)
 
 LARGEST_SURPLUS = 1.5
-"""Times the weights; a larger growth of the process was not due to the model alone."""
+"""Times the weights; if the process grew more, the model is not the only cause."""
 FIRST_PREFILL_LIMIT = 5.0
-"""Seconds for which a loaded model in use is kept the room for its first prefill."""
+"""Seconds for which a loaded model in use keeps the room promised to its first prefill."""
 POLL_INTERVAL = 0.1
 """Seconds between two readings of memory that is coming free."""
 FREED_SHARE = 0.95
-"""Share of the freed bytes that must show before the next load."""
+"""Share of the freed bytes that readings must show before the next load."""
 UPS_AND_DOWNS = 32 * MiB
-"""Bytes by which the process grows and shrinks whatever its models do."""
+"""Bytes by which the process grows and shrinks independently of its models."""
 
 Ended = Callable[[ModelRecord, OmlxdError | None], None]
-"""Takes the error for those who waited for a load; None for an unload and for a good load."""
+"""Takes the error for requests that waited for a load; None after an unload or a good load."""
 
 
 class Loader:
@@ -50,8 +50,8 @@ class Loader:
         ended: Ended,
         needs_more: Callable[[ModelRecord, int], None],
     ) -> None:
-        """``ended`` is called after each load and unload; ``needs_more`` decides about a load that
-        turns out to need more than it was promised."""
+        """``ended`` is called after each load and unload; ``needs_more`` when a load needs more
+        than it was promised."""
         self._records = records
         self._options = options
         self._ports = ports
@@ -92,13 +92,13 @@ class Loader:
             await asyncio.wait(self._tasks)
 
     def promised(self, but: ModelRecord | None = None) -> int:
-        """Bytes that loads and first prefills may still allocate, without those of ``but``."""
+        """Bytes that loads and first prefills of all models except ``but`` may still allocate."""
         for record in self._records.values():
             self.note_progress(record)
         return sum(r.unallocated for r in self._records.values() if r is not but)
 
     def note_progress(self, record: ModelRecord) -> None:
-        """Update the record with the progress that ticket and engine report."""
+        """Update the record from its load ticket and the engine."""
         ticket = record.ticket
         if ticket is None or not isinstance(record.state, Loading):
             if record.info is not None and not self._awaits_prefill(record):
@@ -110,8 +110,8 @@ class Loader:
             record.allocated = loaded
 
     def fail(self, record: ModelRecord, error: OmlxdError) -> OmlxdError:
-        """From Queued or Loading to Failed; gives the error for its clients."""
-        # A copy: the frames of the traceback would keep alive what was loaded.
+        """From Queued or Loading to Failed; returns the error for its clients."""
+        # A copy without the traceback: its frames would keep the loaded weights alive.
         error = without_paths(error, record.model)
         retry_in = self.note_failure(record, error)
         log.warning(
@@ -125,7 +125,7 @@ class Loader:
         return error
 
     def note_failure(self, record: ModelRecord, error: OmlxdError) -> float:
-        """Like ``fail`` without a log entry. Gives the seconds until the next try."""
+        """Like ``fail``, without a log entry; returns the seconds until the next try."""
         record.failures += 1
         retry_in = pause_after(record.failures, self._options)
         retry_at = self._ports.clock() + retry_in
@@ -133,7 +133,7 @@ class Loader:
         return retry_in
 
     def end_eviction(self, record: ModelRecord, freed: int) -> None:
-        """Report what came free, if the model was to make room for a load."""
+        """Report the freed bytes, if the model was asked to make room for a load."""
         eviction, record.eviction = record.eviction, None
         if eviction is not None:
             self._ports.on_eviction(replace(eviction, freed=freed))
@@ -143,7 +143,7 @@ class Loader:
         return record.busy and not late and self._ports.engine.view(record.id).last_step_at is None
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        # Not in the context of the request that started it, which is one of many.
+        # In a context of its own, because many requests may wait for it.
         task = asyncio.create_task(work, name=name, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -203,7 +203,7 @@ class Loader:
         if stopped is not None:
             record.stopped_at = self._ports.clock()
             if record.preload:
-                # No request has to ask for it again, so only a pause prevents endless reloads.
+                # A preload needs no request to start again: only a pause prevents endless loads.
                 self.fail(record, stopped)
                 return None
         if isinstance(record.state, Loading) and record.state.cancelling:
@@ -223,7 +223,7 @@ class Loader:
             freed = await self._ports.engine.unload(record.id)
             freed = await self._freed(before, freed)
         except OmlxdError as error:
-            # Only an engine that has ended refuses, and then its memory ends with the process.
+            # Only an ended engine refuses this, and the end of the process frees its memory.
             log.warning("model_unload_refused", model=record.id, code=error.code)
         log.info("model_unloaded", model=record.id, freed_bytes=freed)
         record.state = states.finish_unload(record.state)
@@ -238,13 +238,13 @@ class Loader:
     # Memory
 
     def _nothing_else_runs(self) -> bool:
-        """At most one model is on its way in or out, and no request runs."""
+        """At most one model is being loaded or unloaded, and no request runs."""
         records = self._records.values()
         moving = [r for r in records if isinstance(r.state, Loading | Unloading)]
         return len(moving) <= 1 and not any(r.leases for r in records)
 
     def _measure(self, record: ModelRecord, weights: int, before: int | None) -> None:
-        """Remember what the model took, which can be seen only if nothing else happened."""
+        """Remember what the model took. This can be measured only if nothing else happened."""
         size, sure, after = weights, False, self._in_use()
         if before is not None and after is not None and self._nothing_else_runs():
             size, sure = min(max(size, after - before), int(size * LARGEST_SURPLUS)), True
@@ -256,25 +256,25 @@ class Loader:
         return usage if usage is None or sample is None else usage - sample.buffer_cache
 
     def _beyond_allocator(self) -> int | None:
-        """Bytes of the process that the allocator does not hold, whatever other models do."""
+        """Bytes of the process outside the allocator; other models do not change them."""
         usage, sample = self._ports.usage(), self._ports.engine.latest_sample
         if usage is None or sample is None:
             return None
         return usage - sample.active - sample.buffer_cache
 
     async def _load_freed(self, ticket: LoadTicket, before: int | None) -> None:
-        """Wait until what the load had taken is free: the next one counts on it."""
+        """Wait until the memory of the load is free, because the next load relies on it."""
         try:
             await self._freed(before, ticket.loaded_bytes or 0)
         except OmlxdError as error:
-            # An engine that has ended: its memory ends with the process.
+            # The engine has ended, and the end of the process frees its memory.
             log.warning("memory_not_sampled", code=error.code)
 
     async def _freed(self, before: int | None, freed: int) -> int:
-        """Bytes that really came free: waits until they show, or the limit has passed.
+        """Wait until readings show the freed bytes, or until the limit; returns what came free.
 
-        ``before``: what ``_beyond_allocator`` was while the allocator held them. Raises what the
-        engine raises when it has ended.
+        ``before``: ``_beyond_allocator`` while the allocator held the bytes. Raises the error of an
+        engine that has ended.
         """
         if self._ports.release_memory is not None:
             await asyncio.to_thread(self._ports.release_memory)

@@ -7,24 +7,24 @@ from omlxd.library.catalog import CatalogModel, ModelKind
 
 SIZES_FILE = "model-sizes.json"
 MOST = 1000
-"""Models to remember; those measured longest ago are forgotten."""
+"""Models to remember at most; the ones measured longest ago are forgotten."""
 
 
 class MeasuredSizes:
     """Bytes by model and fingerprint."""
 
     def __init__(self, save: Callable[[Mapping[str, Any]], object] = lambda sizes: None) -> None:
-        """``save`` gets all sizes, as ``to_json`` gives them, when one is new."""
+        """``save`` is called with all sizes (``to_json``) when one is new."""
         self._save = save
         self._sizes: dict[str, tuple[str, int]] = {}
 
     def measured(self, model: CatalogModel) -> int | None:
-        """What it took last time; None when it was never loaded, or other files were."""
+        """What it took last time; None when exactly these files were never loaded."""
         fingerprint, size = self._sizes.get(model.id, ("", 0))
         return size if fingerprint == model.fingerprint else None
 
     def expected(self, model: CatalogModel) -> int:
-        """Measured, else computed from the files; vision parts are not loaded."""
+        """Measured, otherwise computed from the files; vision parts are not loaded."""
         size = self.measured(model)
         if size is not None:
             return size
@@ -32,7 +32,7 @@ class MeasuredSizes:
         return model.weights_bytes - unused
 
     def note(self, model: CatalogModel, size: int, *, sure: bool = True) -> bool:
-        """True when this is new. A size that is not ``sure`` replaces none that is known."""
+        """True when this is new. A size that is not ``sure`` never replaces a known size."""
         known = self.measured(model)
         if known == size or (known is not None and not sure):
             return False
@@ -50,7 +50,7 @@ class MeasuredSizes:
         }
 
     def restore(self, stored: Any) -> None:
-        """Read what ``to_json`` gave once; entries of another form are left out."""
+        """Read an output of ``to_json``; entries of another form are left out."""
         if not isinstance(stored, Mapping):
             return
         for model, entry in stored.items():

@@ -36,7 +36,7 @@ from omlxd.text.protocol import Tokenizer
 from omlxd.timing import pause
 
 ONE_POLL: Final = 1.0
-"""Seconds; an unload for the guard that takes longer is left in flight."""
+"""Seconds; if an unload for the guard takes longer, it is reported as in flight."""
 LOAD_ABORTED: Final = (
     "Loading the model was stopped to keep the machine from running out of memory."
 )
@@ -73,15 +73,15 @@ class EnginePool:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with the pool's own state files, a line each."""
+        """One line for each problem with the pool's own state files."""
         files = (self._settings_file, self._sizes_file)
         return tuple(file.trouble for file in files if file.trouble is not None)
 
     async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
-        """Set keys of ModelSettings, or ``default``; None resets a key to the configuration's.
+        """Set keys of ModelSettings, or ``default``; None resets a key to its configured value.
 
         Takes effect at once and is on disk when this returns. Raises ModelNotFound,
-        InvalidRequest with the key at fault, StateUnwritable.
+        InvalidRequest that names the wrong key, StateUnwritable.
         """
         on_disk, settings = self._library.ids, self._library.settings
         if model_id not in on_disk and model_id not in settings.ids:
@@ -93,7 +93,7 @@ class EnginePool:
         return changed
 
     async def tokenizer(self, model: CatalogModel) -> Tokenizer:
-        """The tokenizer of exactly these files. Raises what the loader of tokenizers raises."""
+        """The tokenizer of exactly these files. Raises the errors of its loader."""
         return await self._tokenizers.get(model)
 
     # Using models
@@ -107,10 +107,10 @@ class EnginePool:
         deadline: float | None = None,
         made_for: str | None = None,
     ) -> AsyncIterator[Lease]:
-        """Wait for a lease on the loaded model; on leaving it is given back exactly once.
+        """Wait for a lease on the loaded model; it is given back exactly once.
 
-        ``deadline`` is a time of the pool's clock; none: the configured one. ``made_for``: the
-        fingerprint that the request's tokens are for; it is served by no other. Raises
+        ``deadline`` is a time of the pool's clock; None: the configured one. ``made_for``: the
+        fingerprint of the model files that the request's tokens were made with. Raises
         ModelNotFound, ModelBroken, ModelLoadFailed, ModelTooLarge, MemoryPressure,
         ModelUnloading, QueueFull or ShuttingDown.
         """
@@ -123,7 +123,7 @@ class EnginePool:
             self._residency.leave(record, waiter)
 
     async def load(self, model_id: str) -> ModelInfo:
-        """Load it with its tokenizer; cancelled if the caller leaves and nobody else waits."""
+        """Load it with its tokenizer. If its only waiting caller is cancelled, the load is too."""
         await self.tokenizer(self._record(model_id).newest)
         record = self._record(model_id)
         if isinstance(record.state, Ready):
@@ -132,7 +132,7 @@ class EnginePool:
             return lease.info
 
     async def unload(self, model_id: str) -> int:
-        """Unload it now if idle, else once drained. Gives the bytes freed, 0 if not loaded."""
+        """Unload it now if idle, otherwise when drained; returns freed bytes, 0 if not loaded."""
         deadline = self._ports.clock() + self._options.drain_deadline
         freed = self._residency.unload(self._record(model_id), deadline)
         return 0 if freed is None else await freed
@@ -167,7 +167,7 @@ class EnginePool:
     # What others read
 
     def statuses(self) -> tuple[ModelStatus, ...]:
-        """All models, the broken ones too, by id."""
+        """All models by id, including broken ones."""
         records, settings = self._residency.records, self._library.settings
         now, default, memory = self._ports.clock(), self._library.default_id(), self._ports.memory()
         monitoring = memory is not None and not memory.enforce
@@ -213,14 +213,14 @@ class EnginePool:
         return self._admission.preview(record, tuple(self._residency.records.values()), query)
 
     def views(self) -> tuple[ModelView, ...]:
-        """Models in memory or on their way there, as the guard sees them."""
+        """Models that are in memory or being loaded, as the guard sees them."""
         return views(self._residency.records.values(), self._ports.engine)
 
     # What the guard asks for
 
     async def apply(self, action: Action, load_error: OmlxdError | None = None) -> ActionOutcome:
-        """Carry out what the guard decided; refuse what has become wrong since, and what is not
-        about models. ``load_error``: what the loads that it stops end with."""
+        """Carry out an action of the guard. Refuse it if it is out of date or not about models.
+        ``load_error`` is the error of the loads that it stops."""
         match action:
             case EvictModel(model_id=model_id):
                 freed = self._residency.evict(model_id)
@@ -247,7 +247,7 @@ class EnginePool:
         return ActionOutcome(action, freed=freed.result())
 
     def check_idle(self) -> None:
-        """After each tick of the guard: drop spare tokenizers, decide about the loads that wait."""
+        """Called after each tick of the guard: drop unused tokenizers, look at waiting loads."""
         self._tokenizers.retain(
             r.newest.fingerprint
             for r in self._residency.records.values()
@@ -264,7 +264,7 @@ class EnginePool:
         self._library.start(self._options.scan_every)
 
     async def stop(self) -> None:
-        """Refuse what waits, end what runs, unload everything."""
+        """Refuse waiting requests, end running ones, unload everything."""
         self._stopping = True
         self._library.stop()
         self._residency.stop(ShuttingDown("The server is shutting down."))
@@ -273,7 +273,7 @@ class EnginePool:
         await self._settings_file.flush()
 
     async def rescan(self) -> Catalog:
-        """Read all roots again; returns when all were read or ran out of time.
+        """Read all roots again; returns when each was read or has reached the time limit.
 
         Failures of loads and tokenizers are forgotten, as the user may have repaired the files.
         """

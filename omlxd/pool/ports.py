@@ -14,11 +14,11 @@ from omlxd.timing import CallLater, loop_call_later
 
 
 def _ignore(*event: object) -> None:
-    """Nobody has to know."""
+    """The default where no one listens."""
 
 
 def _unknown() -> None:
-    """Not known."""
+    """The default where nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class PoolPorts:
     Attributes:
         load_tokenizer: called in a thread with a model's folder.
         own_thread: makes that thread.
-        clock: seconds; the time that the machine sleeps should not count.
+        clock: seconds, without the time that the machine sleeps.
         call_later: runs a function on the loop after some seconds.
         wake: called when something changed that the guard should look at.
         usage: bytes this process uses now, None where unknown; a cheap call.
         release_memory: gives freed heap pages back to the system; called in a thread.
         memory: what the guard knows now; None: every load is admitted.
-        state: folder of what the pool remembers; None: it remembers nothing.
+        state: folder of the pool's state files; None: the pool keeps none.
         most_waiting: requests that may wait for a lease on one model; None: any number.
         on_eviction: called when a model is asked to leave to make room for a load, and again with
             the bytes that came free once it has left.
-        died: told when a task of the pool ended by an exception, so that the daemon ends.
+        died: called when a task of the pool ended with an exception, so that the daemon ends.
     """
 
     engine: Engine

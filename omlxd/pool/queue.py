@@ -22,11 +22,11 @@ from omlxd.pool.tokenizers import PreloadTokenizers
 log = structlog.get_logger(__name__)
 
 RETRY_AFTER = 1.0
-"""Seconds until a load that must wait is decided anew, though nothing of ours has changed."""
+"""Seconds until a waiting load is decided again even if nothing in the pool has changed."""
 
 
 def in_queue(records: Iterable[ModelRecord]) -> list[ModelRecord]:
-    """Models that wait for memory: by their longest waiting request, first come first served.
+    """Models that wait for memory, in the order in which their oldest requests came.
 
     Models to preload, which no request waits for, come last.
     """
@@ -39,10 +39,10 @@ def _arrival(record: ModelRecord) -> float:
 
 
 def must_leave_at(waiting: ModelRecord, resident: ModelRecord, drain_after: float) -> float:
-    """When ``resident``, in use, must make room for ``waiting``.
+    """When ``resident``, a model in use, must make room for ``waiting``.
 
-    A model stays in memory for at least ``drain_after`` seconds, or two busy models would evict
-    each other without end.
+    A model stays in memory for at least ``drain_after`` seconds. Otherwise two busy models would
+    evict each other without end.
     """
     since = waiting.waiting[0].since if waiting.waiting else math.inf
     return max(since, resident.ready_at) + drain_after
@@ -50,7 +50,7 @@ def must_leave_at(waiting: ModelRecord, resident: ModelRecord, drain_after: floa
 
 @dataclass(frozen=True, slots=True)
 class MakingRoom:
-    """Models to ask to leave now, when to ask again, and what is waited for."""
+    """The models to ask to leave now, when to ask again, and the reason to wait."""
 
     drain: tuple[ModelRecord, ...]
     again_at: float
@@ -62,7 +62,7 @@ def making_room(
 ) -> MakingRoom:
     """Which of ``victims`` leave now for ``head``, the first in the queue.
 
-    Idle ones stay while others are in use, because without those they do not make enough room.
+    Idle victims stay while other victims are in use, because alone they free too little.
     """
     in_use = [victim for victim in victims if victim.busy]
     if not in_use:
@@ -81,10 +81,10 @@ def making_room(
 
 
 def _may_stay(record: ModelRecord, first: Collection[Waiter]) -> bool:
-    """Whether it leaves to free memory, and that is not needed any more.
+    """Whether a model that leaves to free memory may stay after all.
 
-    It was pinned meanwhile, or it makes room for a request that is not in ``first``, the first
-    request of each model in the queue. What a client asked to be unloaded leaves in any case.
+    It may if it was pinned in the meantime, or if the request that needs the room is not in
+    ``first``, the first request of each queued model. A model that a client unloads never stays.
     """
     if not isinstance(record.state, Draining) or record.unloaded:
         return False
@@ -116,7 +116,7 @@ class MemoryQueue:
         self._loader = loader
         self._tokenizers = tokenizers
         self.serve_again_at = math.inf
-        """When the head of the queue may evict models in use, or is decided anew."""
+        """When the head of the queue may evict models in use, or is decided again."""
 
     def drain(self, record: ModelRecord, reason: DrainReason, deadline: float) -> None:
         """Ask a resident model to leave; at once when nobody uses it."""
@@ -134,7 +134,7 @@ class MemoryQueue:
         self._loader.unload(record)
 
     def keep_what_may_stay(self) -> list[ModelRecord]:
-        """The models that need not leave after all, which are ready again now."""
+        """Make models ready again that need not leave any more; returns them."""
         first = {record.waiting[0] for record in self._in_order() if record.waiting}
         kept = [record for record in self._records.values() if _may_stay(record, first)]
         for record in kept:
@@ -162,7 +162,7 @@ class MemoryQueue:
                 record.state = states.postpone(record.state, f"waits behind {queue[served].id}")
 
     def needs_more(self, record: ModelRecord, size: int) -> None:
-        """Its load turns out to need ``size`` bytes, more than was promised.
+        """Its load needs ``size`` bytes, more than it was promised.
 
         It is promised that much if there is room; otherwise it goes back into the queue.
         """
@@ -230,12 +230,12 @@ class MemoryQueue:
                 for_model=record.id, model_id=victim.id, bytes=0 if view is None else view.bytes
             )
             self._ports.on_eviction(victim.eviction)
-            # Without a deadline: its requests are not cut, as the one that waits has a deadline.
+            # No deadline: its requests are not cut off. The waiting request has a deadline.
             self.drain(victim, DrainReason.MAKE_ROOM, math.inf)
 
 
 def _monitor_note(record: ModelRecord, plan: Admit) -> str | None:
-    """What a guard that acts would have done about the load; None where it would admit it too."""
+    """What an enforcing guard would have done about the load; None if it would admit it too."""
     match plan.instead_of:
         case None:
             return None

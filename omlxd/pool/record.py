@@ -48,7 +48,7 @@ class Lease:
 
     @property
     def open_requests(self) -> int:
-        """Requests that still run. Tokens of the others may not have been read yet."""
+        """Requests that still run. Ended requests may still have unread tokens."""
         return sum(not generation.over for generation in self._generations)
 
     def end(self) -> None:
@@ -79,7 +79,7 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class ModelRecord:
-    """Owned by the pool and changed on the loop only; its state by the steps of ``states`` only."""
+    """Owned by the pool and changed on the loop only. Only steps of ``states`` change ``state``."""
 
     model: CatalogModel
     settings: ModelSettings
@@ -94,13 +94,13 @@ class ModelRecord:
     stopped_at: float = -math.inf
     """When the guard last stopped its load."""
     monitor_note: str | None = None
-    """In monitor mode: what a guard that acts would have done about its load."""
+    """In monitor mode: what an enforcing guard would have done about its load."""
     evicted_for: bool = False
-    """Others were unloaded to make room for it, so readings may still show them."""
+    """Other models were unloaded to make room for it. Readings may still show their memory."""
     makes_room_for: Waiter | None = None
     """The request for which it is asked to make room."""
     eviction: Eviction | None = None
-    """What was reported when it was asked to make room, until its outcome is reported as well."""
+    """The report that it was asked to make room, kept until the outcome is reported."""
     promised: int = 0
     """Bytes that its load and first prefill may take; ``allocated`` of them are taken already."""
     allocated: int = 0
@@ -112,7 +112,7 @@ class ModelRecord:
     waiting: deque[Waiter] = field(default_factory=deque)
     unloaded: list[asyncio.Future[int]] = field(default_factory=list)
     replacement: CatalogModel | None = None
-    """What is on disk now, where that is not what is loaded."""
+    """The model on disk now, if its files are not the loaded ones."""
     gone: bool = False
     """No longer on disk."""
 
@@ -122,7 +122,7 @@ class ModelRecord:
 
     @property
     def newest(self) -> CatalogModel:
-        """As it is on disk: what requests that come now will get."""
+        """The model as it is on disk, which new requests will get."""
         return self.replacement or self.model
 
     @property
@@ -148,9 +148,9 @@ class ModelRecord:
         return most is None or len(self.leases) < most
 
     def idle_ends(self, timeout: float | None) -> float:
-        """When it is unloaded because nobody uses it; infinite where that is never.
+        """When it is unloaded because it is idle; infinite for never.
 
-        ``timeout`` holds where the model has none of its own; None: none.
+        ``timeout`` applies if the model has no idle timeout of its own; None: never.
         """
         own = self.settings.idle_timeout
         limit = timeout if own is None else own
@@ -159,7 +159,7 @@ class ModelRecord:
         return self.idle_since + limit
 
     def take_replacement(self) -> None:
-        """Nothing of the model is in memory: now it can be replaced by what is on disk."""
+        """Replace it by the model on disk. Call this when nothing of it is in memory."""
         if self.replacement is None:
             return
         self.model, self.replacement = self.replacement, None
@@ -167,11 +167,11 @@ class ModelRecord:
         if isinstance(self.state, Failed):
             self.state = states.reset(self.state)
 
-    # Promised memory: what is allocated shows in the readings and counts there
+    # Promised memory. Allocated bytes are not counted here, because the readings show them.
 
     @property
     def unallocated(self) -> int:
-        """Bytes promised to it and not allocated yet, so that they are promised to no other."""
+        """Bytes promised to it and not allocated yet. They must not be promised to other models."""
         return max(0, self.promised - self.allocated)
 
     def reserve(self, size: int) -> None:
@@ -181,7 +181,7 @@ class ModelRecord:
     def release(self) -> None:
         self.promised = self.allocated = 0
 
-    # Requests; what follows from these is the caller's
+    # Requests. The caller must take the steps that become possible.
 
     def grant(self, submit: Submit, now: float) -> None:
         """Give leases, first come first served, to as many requests as the model may serve."""
@@ -210,7 +210,7 @@ class ModelRecord:
             self.waiting.remove(waiter)
 
     def end_leases(self, engine: Engine) -> None:
-        """A deadline has passed: requests end at the next step, before any unload."""
+        """End the leases at a deadline: requests end at the next step, before any unload."""
         engine.abort(self.id, ModelUnloading(f"Model '{self.id}' was unloaded."))
         log.warning("leases_ended", model=self.id, leases=len(self.leases))
         for lease in self.leases:
@@ -218,9 +218,9 @@ class ModelRecord:
         self.leases.clear()
 
     def expire(self, now: float, shortage: Callable[["ModelRecord"], Mapping[str, Any]]) -> bool:
-        """Fail the requests whose deadline has passed; whether there were any.
+        """Fail the requests whose deadline has passed; True if there were any.
 
-        Deadlines are for waiting in the queue: a load that has begun is waited for. ``shortage``
+        Deadlines limit the wait in the queue; they do not stop a load that has begun. ``shortage``
         gives the numbers for a load that waits for memory.
         """
         if isinstance(self.state, Loading):
@@ -233,12 +233,12 @@ class ModelRecord:
         return bool(late)
 
     def fail_waiting(self, error: OmlxdError) -> None:
-        """Each gets a copy of its own: an exception raised twice joins its tracebacks."""
+        """Each request gets a copy: an exception that is raised twice joins both tracebacks."""
         while self.waiting:
             self.waiting.popleft().fail(error.again())
 
     def fail_replaced(self) -> None:
-        """Fail requests with tokens for the files before: they mean something else to the new."""
+        """Fail requests with tokens for the old files: the new model reads them differently."""
         for waiter in list(self.waiting):
             error = self.replaced_since(waiter.made_for)
             if error is not None:
@@ -246,7 +246,7 @@ class ModelRecord:
                 waiter.fail(error)
 
     def replaced_since(self, made_for: str | None) -> OmlxdError | None:
-        """Why a request with tokens for the files ``made_for`` is refused; None: they are right."""
+        """The error if a request's tokens are for other files (``made_for``), otherwise None."""
         if made_for is None or made_for == self.newest.fingerprint:
             return None
         return ModelUnloading(
@@ -255,10 +255,10 @@ class ModelRecord:
         )
 
     def view(self, engine: Engine) -> ModelView | None:
-        """As a decision of the policy sees it; None when it takes no memory.
+        """The model as the policy sees it; None when it takes no memory.
 
-        It is busy while somebody has or wants a lease, and while the device thread still holds
-        requests of it: only after that the memory of requests that were ended is free.
+        It is busy while a request has or wants a lease, and while the device thread still holds
+        requests of it: the memory of ended requests is free only after that.
         """
         info, state, activity = self.info, self.state, engine.view(self.id)
         if info is None and not isinstance(state, Loading):
@@ -281,6 +281,6 @@ class ModelRecord:
 
 
 def views(records: Iterable[ModelRecord], engine: Engine) -> tuple[ModelView, ...]:
-    """The models in memory, or on their way there."""
+    """The models that are in memory or being loaded."""
     seen = (record.view(engine) for record in records)
     return tuple(view for view in seen if view is not None)

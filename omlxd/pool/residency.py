@@ -1,4 +1,4 @@
-"""Keeps models and memory in step: after every change it does whatever can be done next."""
+"""Moves models in and out of memory: after every change it takes all steps that are possible."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class Residency:
-    """Owns the records. Nothing here awaits: each method leaves everything consistent."""
+    """Owns the records. No method awaits, and each leaves the records consistent."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Residency:
     # What clients and the guard want
 
     def unload(self, record: ModelRecord, deadline: float) -> asyncio.Future[int] | None:
-        """A client wants it unloaded: now when idle, else when drained, at the latest by
-        ``deadline``. Gives the bytes to come free; None when it is not in memory."""
+        """Unload it for a client: now if idle, otherwise when drained, at the latest at
+        ``deadline``. The future gives the freed bytes; None if it is not in memory."""
         record.preload = False
         freed: asyncio.Future[int] | None = None
         if isinstance(record.state, Queued | Loading):
@@ -102,8 +102,8 @@ class Residency:
         return freed
 
     def evict(self, model_id: str) -> asyncio.Future[int] | None:
-        """The guard wants an idle model gone. Gives the bytes to come free; None when it is in use,
-        pinned or not in memory."""
+        """Unload an idle model for the guard. The future gives the freed bytes; None if the model
+        is in use, pinned or not in memory."""
         record = self.records.get(model_id)
         if record is None or record.busy or record.pinned:
             return None
@@ -115,8 +115,8 @@ class Residency:
         return freed
 
     def mark_for_unload(self, model_id: str) -> tuple[bool, bool]:
-        """The guard wants it gone once its requests are over: whether this is new, and whether it
-        is being unloaded already."""
+        """Unload it for the guard once its requests are over. Returns whether this is new, and
+        whether the unload has begun."""
         record = self.records.get(model_id)
         if record is None or record.pinned or not isinstance(record.state, Ready | Draining):
             return False, False
@@ -128,7 +128,7 @@ class Residency:
         return new, isinstance(record.state, Unloading)
 
     def abort_load(self, model_id: str, error: OmlxdError) -> bool:
-        """The guard wants its load stopped; False when it is not being loaded."""
+        """Stop its load for the guard; False if it is not being loaded."""
         record = self.records.get(model_id)
         if record is None or not isinstance(record.state, Loading) or record.state.cancelling:
             return False
@@ -138,7 +138,7 @@ class Residency:
         return True
 
     def stop(self, error: OmlxdError) -> None:
-        """Refuse what waits, end what runs, unload everything; ``loader.join`` waits for it."""
+        """Refuse waiting requests, end running ones, unload all; ``loader.join`` waits for it."""
         now = self._ports.clock()
         for record in list(self.records.values()):
             record.preload = False
@@ -167,7 +167,7 @@ class Residency:
         self.advance()
 
     def _add(self, model: CatalogModel, settings: ModelSettings) -> None:
-        """A model that was not known; a pinned one is loaded when there is room."""
+        """Add a new model; a pinned one is loaded when there is room."""
         now = self._ports.clock()
         self.records[model.id] = ModelRecord(
             model, settings, last_used=now, idle_since=now, preload=bool(settings.pinned)
@@ -188,7 +188,7 @@ class Residency:
     def follow_settings(
         self, model_id: str, settings: ModelSettings, changed: Collection[str]
     ) -> None:
-        """``changed`` keys of the ``settings`` take effect; the model may be broken or gone."""
+        """Apply the ``changed`` keys of the ``settings``; the model may be broken or gone."""
         record = self.records.get(model_id)
         if record is not None:
             record.settings = settings
@@ -204,10 +204,10 @@ class Residency:
                 record.state = states.reset(record.state)
         self.advance()
 
-    # The one place that moves things on
+    # The one place that takes the next steps
 
     def advance(self) -> None:
-        """Do what can be done now, and set the alarm for what becomes possible by time alone."""
+        """Take all steps that are possible now, and set the alarm for the next timed one."""
         now = self._ports.clock()
         for record in list(self.records.values()):
             # First give leases, then fail the requests that have waited too long.
@@ -217,18 +217,18 @@ class Residency:
         kept = self._queue.keep_what_may_stay()
         self._queue.serve(now)
         for record in kept:
-            # After the queue, or later requests would get leases before the next drain of it.
+            # Only now, so that the queue can drain it again before later requests get leases.
             self._settle(record, now)
         due = min(map(self._due, self.records.values()), default=math.inf)
         soonest = min(due, self._queue.serve_again_at)
         self._alarm.set(None if soonest == math.inf else soonest)
 
     def _due(self, record: ModelRecord) -> float:
-        """When something happens to the model by time alone; infinite for never."""
+        """When the next timed step of the model is due; infinite for never."""
         due = math.inf
         match record.state:
             case Loading():
-                # A load that has begun is waited for, whatever the deadlines.
+                # Deadlines do not stop a load that has begun.
                 return due
             case Draining(deadline=deadline):
                 due = deadline
@@ -276,14 +276,14 @@ class Residency:
         if record.gone:
             del self.records[record.id]
             return
-        # A failure refuses requests on arrival, so here only a preload waits for its retry.
+        # Requests for a failed model are refused on arrival, so only a preload waits for the retry.
         cooling = isinstance(record.state, Failed) and now < record.state.retry_at
         if record.waiting or (record.preload and not cooling):
             record.state = states.enqueue(record.state, now)
             record.evicted_for = False
 
     def _ended(self, record: ModelRecord, error: OmlxdError | None) -> None:
-        """A load or an unload ended; ``error`` is for those who waited for the load."""
+        """A load or an unload ended; ``error`` is for the requests that waited for the load."""
         if error is not None:
             state = record.state
             retry_in = state.retry_at - self._ports.clock() if isinstance(state, Failed) else None

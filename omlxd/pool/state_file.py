@@ -26,7 +26,7 @@ class BackgroundStateFile:
         return self._file.trouble
 
     async def read(self) -> dict[str, Any]:
-        """As ``StateFile.read``; trouble is logged."""
+        """Like ``StateFile.read``; problems are logged."""
         if not self._kept:
             return {}
         found = await asyncio.to_thread(self._file.read)
@@ -34,13 +34,13 @@ class BackgroundStateFile:
         return found
 
     def write(self, value: Mapping[str, Any]) -> asyncio.Task[None]:
-        """Begins after the writes before it; the task, not to be cancelled, raises OSError."""
+        """Begins after all earlier writes. The task raises OSError; do not cancel it."""
         self._last = asyncio.create_task(self._write(self._last, value), name="state_file")
         self._last.add_done_callback(self._finished)
         return self._last
 
     async def save(self, change: Mapping[str, Any]) -> None:
-        """Returns when the ``change``, which is in force, is on disk. Raises StateUnwritable."""
+        """Wait until the ``change`` is on disk; it is in force already. Raises StateUnwritable."""
         try:
             await asyncio.shield(self.write(change))
         except OSError as error:
@@ -49,7 +49,7 @@ class BackgroundStateFile:
             ) from error
 
     async def flush(self) -> None:
-        """Wait until every write has ended, well or not."""
+        """Wait until every write has succeeded or failed."""
         if self._last is not None:
             await asyncio.wait([self._last])
 

@@ -3,7 +3,7 @@
 Absent -> Queued -> Loading -> Ready -> Draining -> Unloading -> Absent
              |         |                  (Draining -> Ready: it stays after all)
              |         |-> Failed -> Queued
-             |         \\-> Absent (nobody waits any more)
+             |         \\-> Absent (no request waits any more)
              \\-> Absent, Failed
 """
 
@@ -36,7 +36,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Waits for memory since ``since``; ``reason`` says what for."""
+    """Waiting for memory since ``since``; ``reason`` says why."""
 
     since: float
     reason: str | None = None
@@ -50,7 +50,7 @@ class Loading:
     loaded_bytes: int | None = None
     total_bytes: int | None = None
     cancelling: bool = False
-    """Nobody waits any more, or the guard stops it: the load ends at its next piece."""
+    """No request waits any more, or the guard stops it: the load ends at its next piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Draining:
 
 @dataclass(frozen=True, slots=True)
 class Unloading:
-    """The device thread drops it. Ends when the freed memory shows, or after a limit."""
+    """The device thread drops it. Ends when readings show the freed memory, or after a limit."""
 
     info: ModelInfo
     reason: DrainReason
@@ -88,7 +88,7 @@ State = Absent | Queued | Loading | Ready | Draining | Unloading | Failed
 
 
 class IllegalStep(Exception):
-    """A fault of ours: this step cannot happen in this state."""
+    """A bug in the pool: this step cannot happen in this state."""
 
     def __init__(self, state: State, step: str) -> None:
         super().__init__(f"{step} cannot happen to {type(state).__name__}")
@@ -116,7 +116,7 @@ def enqueue(state: State, at: float) -> Queued:
 
 
 def postpone(state: State, reason: str) -> Queued:
-    """It still waits, and why."""
+    """It still waits, for this ``reason``."""
     return replace(_only("postpone", state, Queued), reason=reason)
 
 
@@ -131,7 +131,7 @@ def progress(state: State, loaded_bytes: int, total_bytes: int) -> Loading:
 
 
 def cancel_load(state: State) -> Loading:
-    """The load is to end at its next piece."""
+    """End the load at its next piece."""
     return replace(_only("cancel_load", state, Loading), cancelling=True)
 
 
@@ -152,7 +152,7 @@ def reset(state: State) -> Absent:
 
 
 def drain(state: State, reason: DrainReason, deadline: float) -> Draining:
-    """Asked to leave memory; of two deadlines the sooner one holds, with its reason."""
+    """Ask it to leave memory. Of two deadlines the sooner one counts, with its reason."""
     if not isinstance(state, Ready | Draining):
         raise IllegalStep(state, "drain")
     if isinstance(state, Draining) and state.deadline <= deadline:
@@ -161,8 +161,8 @@ def drain(state: State, reason: DrainReason, deadline: float) -> Draining:
 
 
 def keep(state: State) -> Ready:
-    """It was to leave to free memory, and that is not needed any more: what it was to make room
-    for went away, or it was pinned."""
+    """It does not have to leave any more: the request that needed its memory is gone, or the
+    model was pinned."""
     return Ready(_only("keep", state, Draining).info)
 
 

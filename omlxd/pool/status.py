@@ -22,7 +22,7 @@ from omlxd.pool.states import (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a model cannot be used: a code, a text, and when it is tried again (pool's clock)."""
+    """Why a model cannot be used: a code, a text, and the seconds until the next try."""
 
     code: str
     message: str
@@ -38,11 +38,11 @@ class ModelStatus:
     Attributes:
         state: absent, queued, loading, ready, draining, unloading, failed or broken.
         default: requests that name no model get it.
-        detail: the reason of a drain or of a wait; in monitor mode, what a guard that acts would
+        detail: the reason of a drain or of a wait; in monitor mode, what an enforcing guard would
             have done about its load.
         position: place in the queue for memory, 1 is next; None when it does not wait.
-        weights_bytes: as loaded, else from the files.
-        promised_bytes: to its load, and not allocated yet.
+        weights_bytes: of the loaded model, otherwise of the files.
+        promised_bytes: promised to its load, and not allocated yet.
         measured_bytes: what it really took when last loaded.
         since_step: time since its last step on the device; None before the first. If it grows
             while requests run, the device hangs.
@@ -95,8 +95,8 @@ def model_status(
     tokenizer_failure: tuple[OmlxdError, float] | None,
     idle_timeout: float | None,
 ) -> ModelStatus:
-    """What the record says. ``monitoring``: the guard only watches; ``tokenizer_failure``: an error
-    and the seconds until the next try; ``idle_timeout``: of models without one of their own."""
+    """The status of ``record``. ``monitoring``: the guard only watches; ``tokenizer_failure``: an
+    error and the seconds until the next try; ``idle_timeout``: for models without their own."""
     info = record.info
     loading = record.state if isinstance(record.state, Loading) else None
     used = record.last_used if info is not None and not record.busy else None

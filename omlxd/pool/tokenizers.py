@@ -1,4 +1,4 @@
-"""The tokenizers in memory: one load for all who ask at once, each in a thread of its own."""
+"""The tokenizers in memory. Requests share one load of each, on a thread of its own."""
 
 import asyncio
 import time
@@ -19,14 +19,14 @@ from omlxd.text.protocol import Tokenizer
 log = structlog.get_logger(__name__)
 
 RETRY_AFTER: Final = 10.0
-"""Seconds; files that cannot be read are not read again for each request."""
+"""Seconds until unreadable files are read again; not every request reads them."""
 
 
 class TokenizerCache:
-    """By fingerprint, so that a replaced model gets a new one.
+    """Tokenizers by fingerprint, so that a replaced model gets a new one.
 
-    A failure is known until a load succeeds or the files change. For a moment it is raised again
-    without another try."""
+    A failure is kept until a load succeeds or the files change. For ``RETRY_AFTER`` seconds it is
+    raised again without another try."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class TokenizerCache:
         clock: Callable[[], float] = time.monotonic,
         own_thread: Callable[[str, Callable[[], Any]], OwnThread[Any]] = OwnThread,
     ) -> None:
-        """``limit``: seconds after which a load that hangs is not waited for any more."""
+        """``limit``: seconds after which no request waits for a load that hangs."""
         self._load = load
         self._limit = limit
         self._clock = clock
@@ -46,17 +46,17 @@ class TokenizerCache:
         """By fingerprint, with the time from which it is tried again."""
 
     async def get(self, model: CatalogModel) -> Tokenizer:
-        """Raises what the loader raises, without the folder's path, and ModelLoadFailed past the
+        """Raises the loader's errors without the folder's path, and ModelLoadFailed after the
         limit.
 
-        A load past the limit goes on, and no second thread is started for it.
+        A load goes on after the limit, and no second thread is started for it.
         """
         self._raise_known_failure(model)
         load = self._loads.get(model.fingerprint) or self._begin(model)
         # The load belongs to no caller: when one leaves, the others go on waiting.
         await asyncio.wait({load.result}, timeout=max(0.0, self._limit - load.age))
         if load.result.done():
-            # The failure was noted before those who wait wake up.
+            # ``_finished`` has noted a failure before the waiting callers continue.
             self._raise_known_failure(model)
             return load.result.result()
         log.warning("tokenizer_hangs", model=model.id, age=round(load.age, 1))
@@ -120,14 +120,14 @@ class PreloadTokenizers:
         fail: Callable[[ModelRecord, OmlxdError], object],
         ended: Callable[[], None],
     ) -> None:
-        """``fail`` makes it a failed load; ``ended`` is called after each, read or not."""
+        """``fail`` marks the load as failed; ``ended`` is called after each try."""
         self._tokenizers = tokenizers
         self._fail = fail
         self._ended = ended
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     def is_read(self, record: ModelRecord) -> bool:
-        """Whether it was read; if not, starts to read it. A failure counts as a failed load."""
+        """Whether it was read; if not, reading starts. A failure counts as a failed load."""
         if record.tokenizer_read == record.model.fingerprint:
             return True
         if record.id not in self._reading:
@@ -153,7 +153,7 @@ class PreloadTokenizers:
             record.tokenizer_read = model.fingerprint
         finally:
             del self._reading[record.id]
-        # Requests that came meanwhile have read it themselves, and have the error from there.
+        # Requests that came in the meantime have read it themselves and have its error.
         alone = isinstance(record.state, Queued) and not record.waiting
         if error is not None and alone and record.model is model:
             self._fail(record, error)
