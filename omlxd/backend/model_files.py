@@ -17,13 +17,13 @@ from omlxd.printable import printable
 
 _JSON_LIMIT = 32 * 1024**2
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-"""Names that may become part of a module's name: no dots, no separators."""
+"""Values that may become part of a module's name: no dots, no separators."""
 
 _LAYER_COUNT = re.compile(r"n(um)?_(\w+_)?layers?")
 _ONE_A_LAYER = ("hybrid_override_pattern", "layer_types", "layers_block_type")
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 _LAYERS_OF_ANY_MODEL = 256
-"""A config may claim so many layers whatever the weights are: it takes a second to build them."""
+"""A config may claim so many layers with any weights: they are built in a second."""
 _SHARD = re.compile(r"(model.*)-(\d{5})-of-(\d{5})\.safetensors")
 
 
@@ -102,12 +102,12 @@ def tensors_of(file: Path) -> Mapping[str, int]:
 
 
 def is_weight_file(name: str) -> bool:
-    """Whether a load reads this file; other safetensors files hold the same weights again."""
+    """Whether a load reads this file; other safetensors files repeat the same weights."""
     return name.startswith("model") and name.endswith(".safetensors")
 
 
 def missing_shards(names: Iterable[str]) -> tuple[str, int] | None:
-    """The first weight file that is missing in ``names``, and how many are missing; None for none.
+    """The first weight file missing in ``names``, and how many are missing; None if complete.
 
     The names themselves say how many files there should be (``-of-00003``).
     """
@@ -125,7 +125,7 @@ def missing_shards(names: Iterable[str]) -> tuple[str, int] | None:
 
 
 def lacking(promised: Iterable[str], there: Collection[str]) -> tuple[str, int] | None:
-    """The same of the names that an index promises."""
+    """The same for the names in an index (``promised``)."""
     missing = sorted(set(promised).difference(there))
     return (missing[0], len(missing)) if missing else None
 
@@ -133,7 +133,7 @@ def lacking(promised: Iterable[str], there: Collection[str]) -> tuple[str, int] 
 def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, object] | None:
     """The first of ``keys`` whose value is not a plain name, with that value.
 
-    The runtime imports modules by these names. They are looked for in nested tables too.
+    The runtime imports modules by these names. Nested tables are searched too.
     """
     for part in (table, *(value for value in table.values() if isinstance(value, Mapping))):
         for key in keys:
@@ -144,7 +144,7 @@ def first_bad_name(table: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, 
 
 
 def impossible_layers(config: Mapping[str, Any], tensors: Iterable[str]) -> str | None:
-    """What is wrong with a config that claims far more layers than its tensors have.
+    """The error of a config that claims far more layers than its tensors have, otherwise None.
 
     The runtime would build all of them before it found out that the weights are missing.
     """
@@ -170,7 +170,7 @@ def _layers_claimed(config: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
 
 
 def _check_index(folder: Path, weight_files: tuple[Path, ...]) -> None:
-    """Every shard must be there that the index names, or, without an index, the other shards."""
+    """All shards of the index must exist; without an index, all that the file names announce."""
     file = folder / "model.safetensors.index.json"
     there = {f.name for f in weight_files}
     if not file.exists():

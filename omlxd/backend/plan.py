@@ -1,6 +1,6 @@
-"""One step of one model as plain data: what is to be done, and what was done.
+"""One step of one model as plain data: the plan and its result.
 
-Nothing here depends on who executes a plan. Everything can be compared and pickled.
+Nothing here depends on how a plan is executed. Everything can be compared and pickled.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from omlxd.errors import GenerationFailed, OmlxdError
 class SequenceState:
     """A handle of the KV cache of some tokens, kept outside the batch.
 
-    The arrays stay with whoever executed the plan that saved them, under ``key``.
+    The executor of the plan that saved the state keeps the arrays, under ``key``.
 
     Attributes:
         tokens: how many tokens the cache holds.
@@ -31,8 +31,8 @@ class EnteringSequence:
 
     Attributes:
         answer: the tokens that it has generated already.
-        state: the KV cache of the first tokens of prompt and answer, without the last one at
-            least; None computes all of them.
+        state: the KV cache of the first tokens of prompt and answer, never including the last
+            token; None computes all of them.
     """
 
     spec: SequenceSpec
@@ -72,7 +72,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """How many prompt tokens of a sequence are in its cache, of how many.
+    """How many prompt tokens of a sequence are in its cache, and their total.
 
     ``cached`` of them came from a state and were not computed.
     """
@@ -87,7 +87,7 @@ class Prefilled:
 class SavedSequence:
     """What a sequence needs to go on later: with its spec, the fields of EnteringSequence.
 
-    ``state`` is None where nothing was computed yet.
+    ``state`` is None if nothing was computed yet.
     """
 
     id: str
@@ -101,9 +101,9 @@ class StepResult:
 
     Attributes:
         prefilled: a sequence that is done decodes from the next step on.
-        tokens: (id, token). A sequence whose token has ``finish`` set has left the batch. So has
-            one that was saved and left while it decoded: it gets one more token before.
-        failed: (id, error) of sequences that could not join, or failed alone and left the batch.
+        tokens: (id, token). A sequence whose token has ``finish`` set has left the batch. A
+            sequence that was saved and left while it decoded has one more token here.
+        failed: (id, error) of sequences that could not join, or that failed alone and left.
         left: sequences that left because the plan said so.
         cache_bytes: KV cache of the sequences in the batch.
         lost: the step failed, and the batch with all its sequences is gone.
@@ -119,7 +119,7 @@ class StepResult:
 
 
 def step_failure(error: Exception) -> OmlxdError:
-    """``error`` as the requests in a failed step are told of it."""
+    """``error`` in the form that the requests in a failed step get."""
     if isinstance(error, OmlxdError):
         return error.again()
     return GenerationFailed(

@@ -1,4 +1,4 @@
-"""The seam to the runtime that executes models. Every method is called on the device thread only.
+"""The interface to the runtime that executes models. Only the device thread calls its methods.
 
 ``backend/mlx`` implements it; tests implement it in plain Python.
 """
@@ -31,11 +31,11 @@ class Batch(Protocol):
     """The running batch of one loaded model (continuous batching)."""
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Do what ``plan`` says. A plan that neither decodes nor prefills computes nothing.
+        """Execute ``plan``. A plan that neither decodes nor prefills computes nothing.
 
-        A sequence that cannot join fails alone, with ``errors.InvalidRequest`` where its spec is
-        at fault. Whatever this raises, the batch is unusable afterwards and must be dropped with
-        ``close``; ``errors.EngineDied`` says that the device is lost to this process.
+        A sequence that cannot join fails alone, with ``errors.InvalidRequest`` if its spec is
+        wrong. After any exception the batch is unusable and must be dropped with ``close``;
+        ``errors.EngineDied`` says that this process has lost the device.
         """
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Batch(Protocol):
 
 
 class EngineKind(Enum):
-    """What a loaded model does: it decides which kind of engine serves it."""
+    """What a loaded model does. This decides which kind of engine serves it."""
 
     GENERATE = "generate"
 
@@ -62,7 +62,7 @@ class LoadedModel(Protocol):
     def cache_kinds(self) -> tuple[str, ...]: ...
 
     def new_batch(self, *, max_sequences: int, max_prefills: int) -> Batch:
-        """States that one batch of the model saved can be used by the next ones."""
+        """Later batches of the model can use the states that this one saved."""
 
     def close(self) -> None:
         """Drop every reference to arrays, saved states too; the caller reclaims afterwards."""
@@ -89,7 +89,7 @@ class ModelLoad(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """Sizes in bytes; ``None`` where the runtime has no such number."""
+    """Sizes in bytes; ``None`` if the runtime has no such number."""
 
     name: str
     versions: tuple[tuple[str, str], ...]
@@ -114,7 +114,7 @@ class Backend(Protocol):
     def sample(self, now: float) -> AllocatorSample: ...
 
     def reclaim(self) -> int:
-        """Collect garbage, synchronise, clear the buffer cache; the bytes that came free."""
+        """Collect garbage, synchronise, clear the buffer cache; returns the freed bytes."""
 
     def stop(self) -> None:
         """The last call on this thread."""

@@ -1,4 +1,4 @@
-"""Reads the headers of safetensors files: which tensors there are, and that the file holds them.
+"""Reads the headers of safetensors files, and checks that each file holds its tensors.
 
 The format is a length of 8 bytes (little endian), that many bytes of JSON (name -> dtype,
 shape, begin and end), then the data. Every number of a header is compared with the size of the
@@ -53,7 +53,7 @@ FLOATS: Mapping[str, int] = {"F16": 2, "BF16": 2, "F32": 4}
 
 
 class BadFile(Exception):
-    """A file that is not what its name says; the text is the reason, without a path.
+    """A file that is not what its name says. The text is the reason, without a path.
 
     Both may contain names from the folder, and both are shown, so they are made printable.
     """
@@ -68,7 +68,7 @@ class Missing(BadFile):
 
 
 class Unreadable(BadFile):
-    """The file could not be read now; its contents may be good."""
+    """The file could not be read this time; its contents may be good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ class WeightsFile:
     modified_ns: int
     tensors: Mapping[str, int]
     digest: str
-    """Of the header, and so of every name, dtype, shape and place."""
+    """The digest of the header, and so of every name, dtype, shape and offset."""
     floats: Mapping[int, int]
     """Bytes of one element -> bytes of all tensors of such floating-point numbers."""
 
 
 def read_weights(path: str, name: str) -> WeightsFile:
-    """The header of the file ``path``, called ``name`` in what is reported. Raises BadFile."""
+    """The header of the file ``path``. Errors call the file ``name``. Raises BadFile."""
     try:
-        # Not blocking, because the file may have become a pipe since it was listed.
+        # Non-blocking, because the file may have become a pipe since it was listed.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise Unreadable(name, f"cannot be opened ({error.strerror})") from error
@@ -179,7 +179,7 @@ def _place(tensor: str, about: Any, name: str) -> tuple[int, int]:
 
 
 def _elements(shape: list[int], most: int) -> int | None:
-    """None for more than ``most``, because the product of a false shape could take forever."""
+    """None above ``most``, because the product of a false shape could take forever."""
     if len(shape) > MOST_DIMENSIONS:
         return None
     if 0 in shape:

@@ -12,7 +12,7 @@ class Sampling:
         temperature: 0 is greedy.
         top_p: nucleus mass in (0, 1]; top_k: at least 1.
         min_p: share of the top probability, [0, 1].
-        seed: makes this request reproducible, whatever other requests run.
+        seed: makes this request reproducible, independently of other requests.
         repetition_penalty: multiplicative, over prompt and answer; 1 changes nothing.
         presence_penalty, frequency_penalty: additive, over the answer so far.
         logit_bias: (token id, bias added to its logit).
@@ -31,13 +31,13 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpec:
-    """What one request wants generated.
+    """What to generate for one request.
 
     Attributes:
         prompt: token ids, at least one.
         max_tokens: at least 1; the finish reason is LENGTH when it is reached.
         stop_tokens: token ids that end the answer (end of sequence); not part of its text.
-        top_logprobs: None for no log probabilities; N for that of the chosen token and the N best.
+        top_logprobs: None for no log probabilities; N for the chosen token and the N best.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""One sequence on the event loop: a stream of what the device thread did with it."""
+"""One request on the event loop: an asynchronous stream of the device thread's results."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from omlxd.errors import OmlxdError
 
 class RequestPhase(Enum):
     PREPARING = "preparing"
-    """Its template is rendered and its tokens are made."""
+    """Its template is being rendered, or its tokens are being made."""
     WAITING = "waiting"
     """Its model is not ready: it waits for memory or for the load."""
     QUEUED = "queued"
@@ -23,7 +23,7 @@ class RequestPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """Prompt tokens in the cache by now, of how many; ``cached`` of them were not computed."""
+    """Prompt tokens in the cache so far, and their total; ``cached`` of them were not computed."""
 
     done: int
     total: int
@@ -32,7 +32,7 @@ class PromptProgress:
 
 @dataclass(frozen=True, slots=True)
 class TokensArrived:
-    """New tokens, at least one. The last token of the generation has ``finish`` set."""
+    """The tokens since the last event, at least one; the very last token has ``finish`` set."""
 
     tokens: tuple[NewToken, ...]
 
@@ -43,7 +43,7 @@ class RequestView:
 
     Attributes:
         model_id: None before it is known.
-        age: seconds since it arrived; for a generation since it was submitted.
+        age: seconds since it arrived, or for a generation since it was submitted.
         prompt_total: prompt tokens; None before they are made.
     """
 
@@ -57,11 +57,11 @@ class RequestView:
 
 
 class Generation:
-    """Iterate for PromptProgress and TokensArrived. For the event loop only, one reader.
+    """Iterate for PromptProgress and TokensArrived. For one reader on the event loop.
 
     The iteration ends after the token with ``finish``, or when ``cancel()`` was called without an
-    error; it raises the error that the request failed or was cancelled with. Tokens that a slow
-    reader has not read yet come in one event, so the device never waits for a reader.
+    error. It raises the error with which the request failed or was cancelled. Events that a slow
+    reader has not fetched are merged, so nothing waits for the reader.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class Generation:
             await self._news.wait()
 
     def cancel(self, error: OmlxdError | None = None) -> None:
-        """End it. The reader learns it at once, the device thread at its next step boundary.
+        """End it: for the reader at once, on the device thread at the next step boundary.
 
-        May be called at any time and any number of times; no effect on what has ended.
+        Safe at any time and any number of times; no effect on a generation that has ended.
         """
         if self._over:
             return
@@ -122,7 +122,7 @@ class Generation:
 
     @property
     def over(self) -> bool:
-        """No more tokens will come. Some that came may still be unread."""
+        """Nothing more will come, but some tokens may still be unread."""
         return self._over
 
     async def closed(self) -> None:
@@ -151,7 +151,7 @@ class Generation:
             self._news.set()
 
     def token(self, token: NewToken) -> None:
-        """Its next token. One that comes after a cancel is counted, but nobody reads it."""
+        """Its next token. A token that comes after a cancel counts, but is never read."""
         self.completion_tokens += 1
         if self._over:
             return

@@ -101,7 +101,7 @@ class Engine:
 
     @property
     def info(self) -> BackendInfo | None:
-        """What the runtime says of itself; None before it has started."""
+        """What the runtime reported at its start; None before that."""
         return None if self._thread is None else self._thread.state.info
 
     async def stop(self, limit: float) -> bool:
@@ -123,9 +123,9 @@ class Engine:
     # Models
 
     def load(self, model_id: str, path: str) -> LoadTicket:
-        """Begin to load the folder ``path``; loads run one after another, piece by piece.
+        """Start loading the folder ``path``; loads run one after another, piece by piece.
 
-        Raises ShuttingDown or EngineDied; what is wrong with the model comes from the ticket.
+        Raises ShuttingDown or EngineDied; the ticket raises the errors of the model.
         """
         state = self._open_state()
         ticket = LoadTicket(
@@ -136,7 +136,7 @@ class Engine:
         return ticket
 
     async def unload(self, model_id: str) -> int:
-        """Drop a model and end its requests with ModelUnloading; returns the bytes freed."""
+        """Drop a model and end its requests with ModelUnloading; returns the freed bytes."""
         reply: Reply[int] = Reply()
         self._open_state().unloads.setdefault(model_id, []).append(reply)
         self._inbox.put(Unload(model_id))
@@ -147,7 +147,7 @@ class Engine:
     def submit(self, model_id: str, sequence: SequenceSpec) -> Generation:
         """Queue ``sequence`` on a loaded model; its id must be unique among the open ones.
 
-        Raises QueueFull, ShuttingDown or EngineDied; everything else comes out of the iteration.
+        Raises QueueFull, ShuttingDown or EngineDied; the iteration raises all other errors.
         """
         self._open_state()
         room = self._options.max_concurrent + self._options.max_waiting
@@ -164,11 +164,11 @@ class Engine:
         return generation
 
     def expect(self, requests: int) -> None:
-        """``requests`` are on their way. An idle device waits a moment to begin them together."""
+        """So many requests will come soon: an idle device waits a moment to begin with all."""
         self._inbox.coming = requests
 
     def abort(self, model_id: str | None, error: OmlxdError) -> int:
-        """Cancel every running request (of one model) with ``error``; how many."""
+        """Cancel every running request (of one model) with ``error``; returns how many."""
         return self.requests.abort(model_id, error)
 
     def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
@@ -180,7 +180,7 @@ class Engine:
     # Memory
 
     def reclaim(self, when_idle: bool) -> None:
-        """Free the buffer cache: at the next step boundary, or when the device is idle."""
+        """Free the allocator's buffer cache: at the next step boundary, or once idle."""
         self._inbox.put(ReclaimBufferCache(when_idle))
 
     def set_limits(self, limits: Limits) -> None:
@@ -200,7 +200,7 @@ class Engine:
 
     @property
     def reclaimed_bytes(self) -> int:
-        """Bytes that the buffer cache gave back when it was asked to, since the start."""
+        """Bytes that reclaims of the buffer cache have freed since the start."""
         return self._state.reclaimed_bytes
 
     @property
@@ -225,7 +225,7 @@ class Engine:
 
 
 class _DeviceThread:
-    """The thread ``mlx``, and how its events come to the event loop."""
+    """The thread ``mlx``, and the way of its events to the loop."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class _DeviceThread:
         self._events_lost = False
 
     def start(self, worker: Worker) -> None:
-        # A daemon thread: a stop that passes its limit leaves a running step behind.
+        # A daemon thread, because a stop at its limit leaves a running step behind.
         threading.Thread(target=self._run, args=(worker,), name="mlx", daemon=True).start()
 
     def post(self, events: Sequence[Event]) -> None:
@@ -252,7 +252,7 @@ class _DeviceThread:
             return
         try:
             self.state.apply(events)
-        except Exception as error:  # whoever waits for a lost event would wait for ever
+        except Exception as error:  # the tasks that wait for a lost event would wait for ever
             log.critical("device_events_lost", exc_info=True)
             self._events_lost = True
             self._on_left(error)
@@ -261,7 +261,7 @@ class _DeviceThread:
         death: BaseException | None = None
         try:
             worker.run()
-        except BaseException as error:  # the loop must learn of any death
+        except BaseException as error:  # the loop must know of every end of the thread
             log.critical("device_thread_died", exc_info=True)
             death = error
         self._call(lambda: self._leave(death))

@@ -22,7 +22,7 @@ class _Loading:
 
 
 class LoadQueue:
-    """Loads in the order in which they came; ``emit`` takes their progress and failures."""
+    """Loads in the order in which they came; ``emit`` receives their progress and failures."""
 
     def __init__(self, backend: Backend, emit: Callable[[Event], None]) -> None:
         self._backend = backend
@@ -48,7 +48,7 @@ class LoadQueue:
             self._end(self._loads.popleft(), error.again())
 
     def piece(self, present: Container[str]) -> tuple[Load, LoadedModel] | None:
-        """Load the next piece of the oldest load. One at a time has only one model's peak.
+        """Load the next piece of the oldest load. Only one load at a time is at its memory peak.
 
         Returns the model after its last piece. A model that is ``present`` is not loaded again.
         Raises EngineDied when the device is lost.
@@ -98,7 +98,7 @@ class LoadQueue:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """The frames of a traceback keep alive the weights in their variables."""
+    """Drop the traceback: the variables of its frames keep weights alive."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)

@@ -1,6 +1,6 @@
-"""What crosses between the event loop and the device thread: plain frozen data, no MLX types.
+"""Messages between the event loop and the device thread: plain frozen data, no MLX types.
 
-Commands go in through the worker's inbox; events come back in one batch a step.
+Commands go through the worker's inbox; events come back in one batch for each step.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from omlxd.policy.readings import AllocatorSample
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is known of a model only once it is loaded."""
+    """Facts that are known only of a loaded model."""
 
     weights_bytes: int
     vocab_size: int
@@ -53,7 +53,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End a request with ``error``; None when nobody reads it any more."""
+    """End a request with ``error``; None when it has no reader any more."""
 
     request_id: str
     error: OmlxdError | None = None
@@ -100,7 +100,7 @@ class Inbox:
     def __init__(self) -> None:
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self.coming = 0
-        """How many requests are on their way here. Set on the event loop."""
+        """How many requests will come soon. Set on the event loop."""
 
     def put(self, command: Command) -> None:
         self._commands.put(command)

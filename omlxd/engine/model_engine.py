@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class BatchExecutor:
-    """Executes plans on a batch in this process, which exists while sequences are in it."""
+    """Executes plans on a batch in this process. The batch exists while it has sequences."""
 
     def __init__(self, model_id: str, model: LoadedModel, options: EngineOptions) -> None:
         self._model_id = model_id
@@ -66,7 +66,7 @@ class ModelEngine:
 def model_engine(
     model_id: str, model: LoadedModel, options: EngineOptions, limits: Limits
 ) -> ModelEngine:
-    """The engine for a model of this kind. The only place that knows all kinds."""
+    """The engine for a model of this kind. Only this function knows all kinds."""
     match model.engine_kind:
         case EngineKind.GENERATE:
             return ModelEngine(

@@ -1,4 +1,4 @@
-"""The requests that run now, from their arrival until the device thread has let go of them."""
+"""The running requests, from their arrival until the device thread has released them."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ class RunningRequest:
         model_id: None before it is known.
         phase: PREPARING or WAITING; None once its generations tell the phase.
         task: the task that makes the response.
-        error: what ``abort_arriving`` ends it with.
+        error: the error with which ``abort_arriving`` ends it.
     """
 
     id: str
@@ -31,7 +31,7 @@ class RunningRequest:
 
 @dataclass(slots=True)
 class TokensServed:
-    """The tokens of all requests since the start, also of those that were cancelled."""
+    """The tokens of all requests since the start, including cancelled requests."""
 
     prompt: int = 0
     """Tokens in the KV cache, whether they were computed or reused."""
@@ -73,7 +73,7 @@ class RequestRegistry:
     def views(self) -> tuple[RequestView, ...]:
         """A view of each request before it is submitted, then of each generation.
 
-        A cancelled generation is shown until the device thread has let go of it.
+        A cancelled generation is shown until the device thread has released it.
         """
         now = self._clock()
         early = (
@@ -88,13 +88,13 @@ class RequestRegistry:
         )
         return (*early, *(g.view(now) for g in self._generations.values()))
 
-    # What the API tells it
+    # Called by the API
 
     @contextmanager
     def running(self, request_id: str) -> Iterator[RunningRequest]:
         """Register a request while the current task makes its response.
 
-        Raises the error that ``abort_arriving`` ends it with.
+        Raises the error with which ``abort_arriving`` ends it.
         """
         task = asyncio.current_task()
         if task is None:
@@ -119,7 +119,7 @@ class RequestRegistry:
         self._changed()
 
     def abort_arriving(self, error: OmlxdError) -> int:
-        """End the requests that have not been submitted yet; how many."""
+        """End the requests that have not been submitted yet; returns how many."""
         early = [
             request
             for request in self._requests.values()
@@ -130,7 +130,7 @@ class RequestRegistry:
             request.task.cancel()
         return len(early)
 
-    # What the engine tells it
+    # Called by the engine
 
     def add(self, generation: Generation) -> None:
         """Raises ValueError for an id that is taken."""
@@ -142,7 +142,7 @@ class RequestRegistry:
         return self._generations.get(sequence_id)
 
     def let_go(self, sequence_id: str, error: OmlxdError | None) -> None:
-        """The device thread holds nothing of it any more; ``error``: what it failed with."""
+        """The device thread has released the request; ``error``: why it failed."""
         if (generation := self._generations.pop(sequence_id, None)) is not None:
             generation.ended(error)
 
@@ -155,7 +155,7 @@ class RequestRegistry:
         return sum(model_id in (None, g.model_id) for g in self._generations.values())
 
     def abort(self, model_id: str | None, error: OmlxdError) -> int:
-        """Cancel every running generation (of one model) with ``error``; how many."""
+        """Cancel every running generation (of one model) with ``error``; returns how many."""
         running = [
             g for g in self._generations.values() if not g.over and model_id in (None, g.model_id)
         ]
@@ -164,9 +164,9 @@ class RequestRegistry:
         return len(running)
 
     def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
-        """End the generations that have been queued on the device for ``after`` seconds; how many.
+        """End the generations queued on the device for ``after`` seconds; returns how many.
 
-        ``make_error`` is called for each, since the text tells how long it has waited.
+        ``make_error`` is called for each, because its text says how long the request has waited.
         """
         now = self._clock()
         late = [

@@ -1,4 +1,4 @@
-"""A request for generated text, whatever protocol it came by."""
+"""A request for generated text, the same for every protocol."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class GenerationRequest:
         fingerprint: of the model files that the tokens of ``sequences`` were made with.
         sequences: one for each choice, in order.
         stops: stop strings, none of them empty.
-        continues: the text continues the prompt (a completion) rather than begins a new one.
+        continues: the text continues the prompt (a completion) and does not begin a new one.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """The scheduler of one model: which sequences wait, join, run and leave, step by step.
 
-It decides and learns, and it touches no device: ``schedule`` gives the plan of the next step,
-``update`` takes what came of it.
+It does not touch the device: ``schedule`` gives the plan of the next step, and ``update`` takes
+the result.
 """
 
 import math
@@ -27,7 +27,7 @@ class _PromptProgress:
 
 
 class Scheduler:
-    """Continuous batching: every step may take sequences in and out."""
+    """Continuous batching: sequences may join and leave at every step."""
 
     def __init__(self, model_id: str, options: EngineOptions, limits: Limits) -> None:
         self.model_id = model_id
@@ -37,9 +37,9 @@ class Scheduler:
         self._prefilling: dict[str, _PromptProgress] = {}
         self._decoding: dict[str, None] = {}
         self._leaving: dict[str, OmlxdError | None] = {}
-        """Cancelled sequences that are still in the batch, each with the error to end with."""
+        """Cancelled sequences that are still in the batch, each with the error of its end."""
         self._decode_plan: StepPlan | None = None
-        """The plan of a step that only decodes: the same one until a sequence comes or goes."""
+        """The plan of a step that only decodes, reused until a sequence joins or leaves."""
         self._pace = PrefillPace()
         self._cache_bytes = 0
 
@@ -66,7 +66,7 @@ class Scheduler:
         return len(self._decoding) + len(self._prefilling) + len(self._leaving)
 
     def prefill_seconds(self, prompt_tokens: int) -> float:
-        """How long a prompt takes at the pace of the steps so far; infinite before the first."""
+        """Seconds that a prompt takes at the pace of earlier steps; infinite before the first."""
         pace = self._pace.tokens_per_second
         return math.inf if pace is None else prompt_tokens / pace
 
@@ -75,9 +75,9 @@ class Scheduler:
         return self._stepped()
 
     def cancel(self, request_id: str, error: OmlxdError | None) -> tuple[Event, ...]:
-        """End a request with ``error``; no effect when there is none with this id.
+        """End a request with ``error``; no effect on an unknown id.
 
-        A waiting one ends at once, a running one when the next plan has taken it out.
+        A waiting request ends at once, a running one when the next plan has removed it.
         """
         for sequence in self._waiting:
             if sequence.spec.id == request_id:
@@ -88,7 +88,7 @@ class Scheduler:
         return ()
 
     def end_all(self, error: OmlxdError) -> tuple[RequestEnded, ...]:
-        """End every request, waiting ones too, with ``error``. The batch must be dropped then."""
+        """End every request, also waiting ones, with ``error``. The batch must then be dropped."""
         waiting = [RequestEnded(s.spec.id, error.again()) for s in self._waiting]
         self._waiting.clear()
         return (*self._end_batch(error), *waiting)
@@ -96,7 +96,7 @@ class Scheduler:
     # One step
 
     def schedule_removal(self) -> StepPlan:
-        """A plan that only takes cancelled sequences out, and computes nothing."""
+        """A plan that only removes cancelled sequences and computes nothing."""
         return StepPlan(leave=tuple(self._leaving))
 
     def schedule(self, budget: StepBudget) -> StepPlan:

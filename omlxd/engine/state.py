@@ -77,7 +77,7 @@ class LoadTicket:
         return await self.reply.wait()
 
     async def size(self) -> int:
-        """Bytes of all pieces, when they are known; never returns when the load ends before."""
+        """Bytes of all pieces, once they are known. Never returns if the load ends before that."""
         return await self.sized.wait()
 
     def cancel(self) -> None:
@@ -88,7 +88,7 @@ class LoadTicket:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What one model holds: ``held`` requests now, the rest as of its latest step."""
+    """What one model holds: ``held`` requests now; the other numbers are of its latest step."""
 
     held: int = 0
     cache_bytes: int = 0

@@ -19,8 +19,8 @@ class TextDelta:
     Attributes:
         text: may be white space only. It is empty only when a token without text is reported.
         tokens: the tokens whose text is complete with this piece, with their log probabilities.
-            A token that a stop string cuts, a stop token, a special token and incomplete bytes
-            at the end are never reported, since their text is never sent.
+            Tokens without sent text are never reported: a token that a stop string cuts, a stop
+            token, a special token, and incomplete bytes at the end.
         starts: where each of ``tokens`` begins in the whole text, in characters. A token that
             begins inside a character has the place of that character.
     """
@@ -56,7 +56,7 @@ async def text_events(
     """The text of ``generation`` in pieces, then one ``GenerationEnd``.
 
     Cancels the generation as soon as a stop string is complete, and when the reader leaves.
-    Raises what the generation raises, and ``GenerationFailed`` when somebody else cancelled it.
+    Raises the errors of the generation, and ``GenerationFailed`` if other code cancelled it.
     """
     text = _TextSoFar(detokenizer, stops)
     try:
@@ -91,7 +91,7 @@ def _end(generation: Generation, text: "_TextSoFar", finish: FinishReason) -> Ge
 
 
 class _TextSoFar:
-    """The text so far, and which tokens it is made of."""
+    """The text so far, and the tokens that it consists of."""
 
     def __init__(self, detokenizer: Detokenizer, stops: StopStrings) -> None:
         self._detokenizer = detokenizer

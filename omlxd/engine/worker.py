@@ -1,4 +1,4 @@
-"""The device thread: the only one that touches models, one small step at a time."""
+"""The device thread. Only this thread touches models, one small step at a time."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -53,8 +53,8 @@ class Worker:
     """Takes commands from ``inbox``, posts events with ``post``, and blocks when it is idle.
 
     One iteration acts on all commands that have come, executes one step of each model with work,
-    then loads one piece of a model if the load's share of the time allows. Commands act between
-    steps and pieces, so no model is in a step meanwhile.
+    then loads one piece of a model if the load's share of the time allows. Commands take effect
+    between steps and pieces, so no model is inside a step then.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Worker:
         if not (self._loads and may_load_again(self._load_pace)):
             for engine in working:
                 self._step(engine)
-                # After each model, or a token would wait for the steps of the other models.
+                # After each model, so that a token does not wait for the steps of the other models.
                 self._flush()
         if self._may_load(requests_run=bool(working)):
             self._load_piece()
@@ -128,7 +128,7 @@ class Worker:
         return [e for e in self._engines.values() if e.scheduler.has_work]
 
     def _drain(self) -> None:
-        """Act on every command there is; wait for one when there is nothing else to do."""
+        """Act on all commands in the inbox; wait for one when there is no other work."""
         wait = self.idle
         while not self._stopping:
             try:
@@ -139,10 +139,10 @@ class Worker:
             self._act(command)
 
     def _wait_for_more(self) -> None:
-        """After a request found the device idle: wait for the others that come with it."""
+        """After a request came to an idle device: wait for others that come with it."""
         while self._window is not None and not (self._stopping or self._loads):
             wait = seconds_left(self._window, self._clock(), coming=self._inbox.coming)
-            # In small pieces: nothing tells when a request on its way here is given up.
+            # In short waits, because no command reports that an expected request was given up.
             wait = min(wait, QUIET)
             if wait <= 0 or not (self._act_within(wait) or self._inbox.coming):
                 break
@@ -208,7 +208,7 @@ class Worker:
         self._sample()
 
     def _remove_cancelled(self) -> None:
-        """Before the next step, so that what they held is free for it."""
+        """Called before the next step, so that their memory is free for it."""
         for engine in self._engines.values():
             if engine.scheduler.leaving:
                 self._execute(engine, engine.scheduler.schedule_removal())
@@ -284,7 +284,7 @@ class Worker:
         return sample
 
     def _emit(self, event: Event) -> None:
-        # Not the list's own append: each flush starts another list.
+        # Not the append method of the list, because each flush starts a new list.
         self._outbox.append(event)
 
     def _flush(self) -> None:

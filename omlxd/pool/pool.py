@@ -110,7 +110,7 @@ class EnginePool:
         """Wait for a lease on the loaded model; it is given back exactly once.
 
         ``deadline`` is a time of the pool's clock; None: the configured one. ``made_for``: the
-        fingerprint of the model files that the request's tokens were made with. Raises
+        fingerprint of the files that the request's tokens are for; no others serve it. Raises
         ModelNotFound, ModelBroken, ModelLoadFailed, ModelTooLarge, MemoryPressure,
         ModelUnloading, QueueFull or ShuttingDown.
         """

@@ -26,15 +26,15 @@ _REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class TokenPiece:
-    """``data``: the token's own bytes. ``text``: the same, with escapes for bytes that are only a
-    part of a character."""
+    """``data``: the token's own bytes. ``text``: these bytes as text, with escapes for bytes that
+    are only a part of a character."""
 
     text: str
     data: bytes
 
 
 def token_piece(tokenizer: Tokenizer, token: int) -> TokenPiece:
-    """One token alone. It may be a part of a character; a special token has its name."""
+    """One token alone. It may be a part of a character. The text of a special token is its name."""
     data = tokenizer.token_bytes(token)
     return TokenPiece(data.decode("utf-8", errors="backslashreplace"), data)
 
@@ -69,7 +69,7 @@ class Detokenizer:
         return token in self._skipped
 
     def push(self, tokens: Iterable[int]) -> str:
-        """The text that ``tokens`` complete, perhaps empty. Special tokens have no text."""
+        """The text that ``tokens`` complete; it may be empty. Special tokens have no text."""
         return "".join(self._joiner.push(token) for token in tokens if token not in self._skipped)
 
     def finish(self) -> str:

@@ -1,4 +1,4 @@
-"""Options of the text side: how much may be rendered, and how long it is waited for."""
+"""Options of the text side: how much may be rendered, and how long a request waits for it."""
 
 from dataclasses import dataclass
 

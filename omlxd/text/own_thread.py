@@ -17,7 +17,7 @@ def _nobody(_: "OwnThread[Any]") -> None:
 
 
 class OwnThread(Generic[T]):
-    """One piece of work. It does not delay other work, nor the end of the process."""
+    """One piece of work. It uses no shared thread pool and never delays the process's exit."""
 
     def __init__(
         self,
@@ -25,14 +25,14 @@ class OwnThread(Generic[T]):
         work: Callable[[], T],
         ended: Callable[["OwnThread[Any]"], None] = _nobody,
     ) -> None:
-        """Call it on the event loop. ``ended`` is called there, just before the result is set."""
+        """Call this on the event loop. ``ended`` is called there before the result is set."""
         self._name = name
         self._work = work
         self._loop = asyncio.get_running_loop()
         self._on_end = ended
         self._started_at = self._loop.time()
         self.result: asyncio.Future[T] = self._loop.create_future()
-        """Cancelled when nobody waits for it any more."""
+        """Cancelled when no caller waits for it any more."""
 
     @property
     def age(self) -> float:
@@ -44,7 +44,7 @@ class OwnThread(Generic[T]):
     def _run(self) -> None:
         try:
             made = self._work()
-        except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+        except Exception as error:  # noqa: BLE001 - the task that waits for the result raises it
             self._report(None, error)
         else:
             self._report(made, None)

@@ -1,13 +1,12 @@
-"""What the text side needs of a tokenizer. ``backend/mlx`` has the class that fits."""
+"""What the text side needs of a model's tokenizer; ``backend/mlx`` implements it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 Joining = Literal["bytes", "bytes_less_space", "context"]
-"""How to make the text of several tokens. ``bytes``: join their bytes and read them as UTF-8
-(byte-level BPE). ``bytes_less_space``: the same, without one space where a text begins
-(sentencepiece). ``context``: only ``decode`` of all tokens knows. They are strings, so that a class
-fits without importing them."""
+"""How the bytes of tokens become text: joined and read as UTF-8 (byte-level BPE); the same
+without one space at the start of a text (sentencepiece); or only by ``decode`` of all tokens.
+These are strings, so that a class can implement the protocol without an import."""
 
 
 class Tokenizer(Protocol):
@@ -37,10 +36,10 @@ class Tokenizer(Protocol):
         """Text of ``tokens``; incomplete UTF-8 shows as U+FFFD, unknown ids as nothing."""
 
     def token_bytes(self, token: int) -> bytes:
-        """What one token stands for, perhaps a part of a character; a special token's name.
+        """The bytes of one token, which may be a part of a character; a special token's name.
 
-        Empty for an id that the tokenizer does not know. Where ``joining`` is context, the
-        bytes of its text alone.
+        Empty for an id that the tokenizer does not know. If ``joining`` is "context", the bytes
+        of the token's text when it is decoded alone.
         """
 
     def render(
@@ -52,9 +51,9 @@ class Tokenizer(Protocol):
     ) -> str:
         """The prompt text for ``messages``, with the generation prompt, in the sandbox.
 
-        ``content`` of every message is a string, whatever shape the template wants. Blocks as
-        long as the template runs. ``check`` is called again and again with the number of characters
-        so far; it ends the template by raising ``errors.TemplateFailed``. Raises that too with the
-        template's own message, ``errors.NoChatTemplate`` where there is none, and
-        ``errors.ModelBroken`` where it is no template.
+        ``content`` of every message is a string, even if the template wants another form. Blocks
+        while the template runs. ``check`` is called with the number of characters so far, and
+        ends the render by raising ``errors.TemplateFailed``. The template's own errors raise it
+        too, with their message. Raises ``errors.NoChatTemplate`` without a template, and
+        ``errors.ModelBroken`` for an invalid one.
         """

@@ -1,4 +1,4 @@
-"""Finds stop strings in a text that arrives in pieces, and says what may be sent."""
+"""Finds stop strings in a text that arrives in pieces: what may be sent, and when it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from omlxd.text.protocol import Tokenizer
 
 
 def stop_ids(tokenizer: Tokenizer, stops: Sequence[str]) -> frozenset[int]:
-    """The special tokens whose names are in ``stops``. A special token is never in the text."""
+    """The special tokens that ``stops`` name. They have no text, so no text search finds them."""
     names = {stop.encode(errors="replace") for stop in stops}
     if not names:
         return frozenset()
@@ -23,9 +23,9 @@ class Passed:
 
 
 class StopStrings:
-    """Cuts an answer before the stop string that is complete first.
+    """Cuts an answer before the first stop string that is complete.
 
-    When several are complete at the same character, the longest counts. So the result does not
+    If several are complete at the same character, the longest counts, so the result does not
     depend on how the text was cut into pieces. Raises ValueError for an empty stop string.
     """
 
@@ -39,7 +39,7 @@ class StopStrings:
     def push(self, text: str) -> Passed:
         """Take the next piece. What may be the beginning of a stop string is held back.
 
-        After a match nothing more is passed.
+        After a stop string matched, nothing more may be sent.
         """
         if self._matched is not None:
             return Passed("", self._matched)
@@ -67,7 +67,7 @@ class StopStrings:
 
 
 class _Matcher:
-    """How much of one stop string the text so far ends with (Knuth, Morris and Pratt, 1977)."""
+    """The length of the stop string's prefix that ends the text (Knuth, Morris and Pratt, 1977)."""
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
@@ -85,7 +85,7 @@ class _Matcher:
 
 
 def _borders(stop: str) -> list[int]:
-    """For each prefix of ``stop``: length of its longest proper prefix that also ends it."""
+    """For each prefix of ``stop``: the length of its longest proper prefix that also ends it."""
     borders = [0] * len(stop)
     length = 0
     for end in range(1, len(stop)):

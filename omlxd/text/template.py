@@ -1,9 +1,9 @@
-"""Prompts as tokens: chat messages through the model's template, or plain text, off the loop.
+"""Makes prompt tokens off the loop: of chat messages by the model's template, or of plain text.
 
-A chat template is a program that came with the model. The sandbox limits what it can reach, but not
-how long it runs, and it can be stopped only when it writes text, loops or calls a macro. So each
-prompt is made in a daemon thread of its own. After a deadline nobody waits for that thread any
-more. The number of these threads is limited.
+A chat template is a program that came with the model. The sandbox limits what it can reach, not
+how long it runs. A thread can be stopped only where it asks: when it writes text, loops or calls
+a macro. So each prompt is made in a daemon thread of its own. At the deadline the request leaves
+the thread behind. The number of these threads is limited.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class PromptMaker:
 
     @property
     def left_behind(self) -> int:
-        """Renders past their deadline that still run."""
+        """Renders that still run after their deadline."""
         return sum(job.age >= self._options.render_deadline for job in self._jobs)
 
     async def chat_prompt(
@@ -76,11 +76,11 @@ class PromptMaker:
     async def completion_prompt(
         self, tokenizer: Tokenizer, prompt: str | Sequence[int], *, param: str = "prompt"
     ) -> list[int]:
-        """Token ids of a plain prompt, with the special tokens that begin a text of its model.
+        """Token ids of a plain prompt, with the special tokens at the start of the model's texts.
 
-        A prompt of token ids is only checked. ``param``: its name in errors.
+        A prompt of token ids is checked and taken as it is. Errors call the prompt ``param``.
         Raises ``InvalidRequest`` (also for an empty prompt), ``BodyTooLarge``, ``TemplateFailed``
-        past the deadline or ``TemplatesBusy``.
+        after the deadline, or ``TemplatesBusy``.
         """
         if not prompt:
             raise InvalidRequest(f"{param} must not be empty.", param=param)
@@ -117,10 +117,8 @@ class PromptMaker:
     async def _in_thread(
         self, make: Callable[[threading.Event], _T], *, param: str, what: str
     ) -> _T:
-        """The result or the error of ``make``. Its event is set when nobody waits for it any more.
-
-        The deadline starts when it has a place, not before.
-        """
+        """``make``'s result or error; its event is set when no request waits for it any more.
+        Waiting for a place does not count as its time."""
         deadline = self._options.render_deadline
         await self._take_place()
         left = threading.Event()
@@ -194,14 +192,14 @@ def _known_tokens(tokenizer: Tokenizer, tokens: Sequence[int], param: str) -> li
 
 
 _BETWEEN_PARTS = "\n"
-"""Clients send blocks (a task, a file) as parts. Without a break, words would run together."""
+"""Clients send blocks (a task, a file, an environment) as parts; their words must not join."""
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """``messages`` with string contents: text parts joined by a line break, null as "".
 
     Other fields stay as they are, in their order; null ones are left out. Raises
-    ``InvalidRequest`` with the name of a field that is none of these.
+    ``InvalidRequest`` that names the field if content is something else.
     """
     return [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
 

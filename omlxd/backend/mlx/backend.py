@@ -1,4 +1,4 @@
-"""MLX behind the backend seam: its import, its failures, its start and end.
+"""MLX behind the backend interface: its import, its failures, its start and end.
 
 Importing this file imports nothing heavy.
 """
@@ -70,12 +70,12 @@ class MlxBackend:
 
 
 def import_mlx_lm() -> None:
-    """Import mlx_lm. Every first import of it goes through here, whatever the thread.
+    """Import mlx_lm. On every thread, its first import goes through here.
 
     ``mlx_lm.utils`` lowers RLIMIT_NOFILE to (2048, 4096) when it is imported. A process without
     privileges cannot raise a hard limit again, so the call is suppressed.
     """
-    # One prompt at a time gains nothing from a pool of threads, and the pool warns at each fork.
+    # A pool of threads does not help with one prompt at a time, and it warns at each fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with _import_lock, _file_limit_kept():
         import mlx_lm  # noqa: F401
@@ -97,12 +97,12 @@ def _file_limit_kept() -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """``error`` in one line without a full stop, to be part of a sentence."""
+    """``error`` in one line without a full stop, for use inside a sentence."""
     said = " ".join(str(error).split())[:_LONGEST_REASON].rstrip(".")
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def raise_if_device_lost(error: BaseException) -> None:
-    """Raises EngineDied when ``error`` says that every later step will fail too."""
+    """Raises EngineDied when ``error`` means that every later step will fail too."""
     if _REFUSED_FOR_GOOD in str(error):
         raise EngineDied(f"The GPU refuses all further work from this process: {error}")

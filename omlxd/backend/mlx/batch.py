@@ -1,4 +1,4 @@
-"""The running batch of one model: sequences in and out of mlx-lm's BatchGenerator."""
+"""The running batch of one model: puts sequences in mlx-lm's BatchGenerator and removes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ LARGEST_CHUNK = 16_384
 
 @dataclass(frozen=True, slots=True)
 class KeptCache:
-    """What a ``SequenceState`` stands for: one cache for each layer, and the tokens in them."""
+    """The data of a ``SequenceState``: one cache for each layer, and the tokens in them."""
 
     layers: tuple[Any, ...]
     tokens: tuple[int, ...]
@@ -124,7 +124,7 @@ class MlxBatch:
     ) -> tuple[list[Prefilled], list[tuple[_BatchedSequence, NewToken]]]:
         """mlx-lm decodes one token for each running sequence, then takes one chunk of each prompt.
 
-        The last token of a prompt is a chunk of its own, whatever the plan allows.
+        The last token of a prompt is always a chunk of its own.
         """
         chunk = max((tokens for _, tokens in plan.prefill), default=1)
         self._generator.prefill_step_size = min(chunk, LARGEST_CHUNK)
@@ -156,7 +156,7 @@ class MlxBatch:
         ]
 
     def _take_out_failed(self) -> dict[str, OmlxdError]:
-        """Sequences whose sampling failed in this step: id -> why."""
+        """Remove the sequences whose sampling failed in this step: id -> error."""
         failures: dict[str, OmlxdError] = {
             sequence.spec.id: GenerationFailed(why)
             for sequence in self._sequences.values()
@@ -199,7 +199,7 @@ class MlxBatch:
         self._uids[spec.id] = uid
 
     def _cache_of(self, entering: EnteringSequence, tokens: list[int]) -> list[Any] | None:
-        """mlx-lm merges the caches into new ones and leaves these as they are."""
+        """The saved caches. mlx-lm merges them into new ones and does not change them."""
         if entering.state is None:
             return None
         kept = self._kept[entering.state.key]
@@ -242,7 +242,7 @@ class MlxBatch:
     # States
 
     def _save(self, plan: StepPlan) -> tuple[tuple[SavedSequence, ...], list[tuple[str, NewToken]]]:
-        """The sequences of ``plan.save``, and one more token of those that decode and leave."""
+        """The sequences of ``plan.save``, and the extra token of those that decode and leave."""
         saved, last_tokens = [], []
         for request_id, key in plan.save:
             if request_id not in self._uids:
@@ -264,7 +264,7 @@ class MlxBatch:
         return tuple(saved), last_tokens
 
     def _keep(self, key: str, layers: Sequence[Any], tokens: Sequence[int]) -> SequenceState:
-        # Evaluated now, because until then they keep the arrays of the whole batch alive.
+        # Evaluate them now: before that they keep the arrays of the whole batch alive.
         mx.eval([layer.state for layer in layers])
         self._kept[key] = KeptCache(tuple(layers), tuple(tokens))
         return SequenceState(key, len(tokens), sum(int(layer.nbytes) for layer in layers))
@@ -284,7 +284,7 @@ def sampled_ahead(generator: Any, uid: int) -> tuple[int, mx.array] | None:
 
 
 def _last_token(spec: SequenceSpec, ahead: tuple[int, mx.array], generated: int) -> NewToken:
-    """The token ``ahead``, as mlx-lm would report it after ``generated`` others."""
+    """The token ``ahead``, as mlx-lm would report it after ``generated`` tokens."""
     token, logprobs = ahead
     finish = None
     if token in spec.stop_tokens:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 Joining = Literal["bytes", "bytes_less_space", "context"]
-"""How the bytes of tokens join to a text: the same values as in ``text.protocol``."""
+"""How the bytes of tokens join to a text; the same values as in ``text.protocol``."""
 
 PROBE = "Hello, wörld!  Příliš žluťoučký kůň\n\n\t你好 😀 👨‍👩‍👧 a <n> \u2581 .,\r\n x"
-"""A text that comes back changed if a decoder does more than join bytes."""
+"""A text that a decoder changes if it does more than join bytes."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -61,7 +61,7 @@ class DirectCoding:
         self.joining, self._to_bytes = joining_of(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        # As a batch, because the call for one text does not release the interpreter lock.
+        # Encoded as a batch, because the call for one text does not release the interpreter lock.
         (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoded.ids)
 
@@ -80,8 +80,8 @@ class DirectCoding:
 
 
 class LockedCoding:
-    """Any transformers tokenizer, one call at a time, because those in Python are not safe for
-    several threads.
+    """Any transformers tokenizer, one call at a time, because tokenizers in Python are not safe
+    for several threads.
 
     One copy encodes texts and another decodes tokens. Otherwise the event loop, which decodes a
     few tokens at a time, would wait until a long prompt is encoded.
@@ -186,7 +186,7 @@ def _declared(tokenizer: "RustTokenizer") -> tuple[Joining, Callable[[str], byte
 def _decoder_steps(tokenizer: "RustTokenizer") -> list[Mapping[str, Any]]:
     if tokenizer.decoder is None:
         return []
-    # The decoder's pickled state is its part of tokenizer.json. To read the file would be slow.
+    # The decoder's pickled state is its part of tokenizer.json. Reading the file would be slow.
     state: Mapping[str, Any] = json.loads(tokenizer.decoder.__getstate__())
     return list(state["decoders"]) if state.get("type") == "Sequence" else [state]
 

@@ -105,8 +105,8 @@ class MlxLoad:
             try:
                 self._model, _ = load_model(folder, lazy=True, trust_remote_code=False)
             finally:
-                # Layers draw random weights. Nothing computes these, but each draw depends on
-                # the draw before it: that would keep 2 KB for each array.
+                # Layers draw random weights. They are never computed, but each draw depends on
+                # the draw before it, and that would keep 2 KB for each array.
                 mx.eval(mx.random.state)
         arrays = _arrays(self._model)
         self.total_bytes = sum(a.nbytes for a in arrays)
@@ -114,7 +114,7 @@ class MlxLoad:
 
 
 def _failure(error: Exception, folder: Path, building: bool) -> ModelLoadFailed:
-    """Blames config.json only when the files of the folder can be the cause."""
+    """The error names config.json only when the files of the folder can be the cause."""
     config = folder / "config.json"
     if isinstance(error.__cause__, ImportError):
         error = error.__cause__

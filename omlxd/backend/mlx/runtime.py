@@ -1,4 +1,4 @@
-"""What MLX has once a process: set-up, memory, the end. Imported on the device thread."""
+"""MLX's set-up, memory and end, once in a process. Imported on the device thread."""
 
 import gc
 import importlib
@@ -30,7 +30,7 @@ class Runtime:
             check_internals()
             self.info = describe_device()
             _limit_buffer_cache(pool_limit, self.info)
-            # Each thread has its own random generator, which starts alike in every process.
+            # Each thread has its own random generator, with the same start in every process.
             mx.random.seed(int.from_bytes(os.urandom(8)))
             self._old_wired_limit = None if wired_limit is None else _wire(wired_limit)
             """The wired limit before; None when it was not changed."""
@@ -48,7 +48,7 @@ class Runtime:
         )
 
     def reclaim(self) -> int:
-        """Memory is free only when the work that used it is done, so this waits for that work."""
+        """Waits for the running work, because its memory is free only when it is done."""
         gc.collect()
         mx.synchronize(generation_stream)
         mx.synchronize()
@@ -96,7 +96,7 @@ def _no_wired_limit() -> None:
 
 
 def check_internals() -> None:
-    """Fail at the start and not in a request if this mlx-lm lacks what the backend uses."""
+    """Fail at the start, not in a request, if this mlx-lm lacks what the backend uses."""
     generator = BatchGenerator(None)
     try:
         for owner, names in (

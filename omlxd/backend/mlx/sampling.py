@@ -1,4 +1,4 @@
-"""From sampling parameters to the functions that mlx-lm calls, and log probabilities of tokens."""
+"""Makes mlx-lm's sampling functions from parameters, and log probabilities of tokens."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,12 +31,12 @@ _WHOLE_CONTEXT = 2**31 - 1
 class TokenSampler:
     """(rows, vocabulary) log probabilities -> (rows,) token ids.
 
-    Raises nothing, because the parameters of one row must not end the step of the others. After a
-    failure the reason is in ``failure`` and the tokens are greedy; its requests must be dropped.
+    Raises nothing, because one row's parameters must not end the step of the other rows. After a
+    failure ``failure`` has the reason and the tokens are greedy; its requests must be dropped.
     """
 
     def __init__(self, sampling: Sampling, vocab_size: int, drawn: int = 0) -> None:
-        """``drawn``: tokens that a sampler with the same seed has drawn before this one."""
+        """``drawn``: tokens that an earlier sampler with the same seed has drawn already."""
         self.failure: str | None = None
         self._filters = _filters(sampling, vocab_size)
         self._sharpness = 1.0 / sampling.temperature
@@ -55,7 +55,7 @@ class TokenSampler:
             logprobs = keep(logprobs)
         key = None
         if self._key is not None:
-            # Its own chain of keys: the other sequences draw from other ones.
+            # Its own chain of keys, independent of the other sequences.
             self._key, key = mx.random.split(self._key)
         return mx.random.categorical(logprobs * self._sharpness, key=key)
 
@@ -79,7 +79,7 @@ class GreedySampler:
 
 
 class SamplerCache:
-    """One sampler for equal parameters: only then mlx-lm samples a batch in one call."""
+    """Shares one sampler for equal parameters: only then mlx-lm samples a batch in one call."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -134,7 +134,7 @@ def logits_processors(sampling: Sampling, prompt_tokens: int) -> list[LogitsProc
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:
-    """Raises InvalidRequest naming the field that is wrong for this model."""
+    """Raises InvalidRequest that names the field that is wrong for this model."""
     for token, _ in sampling.logit_bias:
         if not 0 <= token < vocab_size:
             raise InvalidRequest(
@@ -155,10 +155,10 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
 
 
 def _filters(sampling: Sampling, vocab_size: int) -> list[Filter]:
-    """In mlx-lm's order, on logits before the temperature, without filters that keep everything.
+    """Filters in mlx-lm's order, before the temperature, without those that keep everything.
 
-    mlx-lm compiles its own filters with their parameter as a constant: each new value of top_p or
-    min_p would stop every request while the compiler runs, on the CPU for seconds.
+    mlx-lm compiles its own filters with the parameter as a constant: each new value of top_p or
+    min_p would stop every request while the compiler runs (seconds on the CPU).
     """
     filters: list[Filter] = []
     if (top_p := sampling.top_p) is not None and top_p < 1.0:
@@ -212,7 +212,7 @@ class TokenLogprobs:
 def token_logprobs(
     rows: Sequence[mx.array], tokens: Sequence[int], counts: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """For each row of log probabilities: that of its token, and the ``counts`` best."""
+    """For each row of log probabilities: the one of its token, and the ``counts`` best."""
     if not rows:
         return []
     stacked = mx.stack(list(rows)).astype(mx.float32)

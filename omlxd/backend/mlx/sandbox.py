@@ -1,4 +1,4 @@
-"""Bounds on the time and memory of a chat template. Jinja's sandbox bounds what it can access."""
+"""Limits the time and memory of a chat template. Jinja's sandbox limits what it can access."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ from typing import Any, Final
 MOST_ITEMS: Final = 1_000_000
 """Items of a string or list that ``*`` makes."""
 MOST_BITS: Final = 10_000
-"""Bits of a whole number that ``*`` or ``**`` makes. Until such an operation is done, it holds the
-interpreter lock, and no other thread runs."""
+"""Bits of a whole number that ``*`` or ``**`` makes. Such an operation holds the interpreter lock
+until it is done, and no other thread runs."""
 
 Check = Callable[[int], None]
 """Called with the number of characters rendered so far, or 0. It raises to end the rendering."""
@@ -20,7 +20,7 @@ _check: ContextVar[Check] = ContextVar("check", default=lambda _: None)
 
 @contextmanager
 def checked_by(check: Check) -> Iterator[None]:
-    """Templates that are rendered inside this context call ``check`` again and again."""
+    """Templates that are rendered inside this context call ``check`` repeatedly."""
     before = _check.set(check)
     try:
         yield
@@ -30,7 +30,7 @@ def checked_by(check: Check) -> Iterator[None]:
 
 @functools.cache
 def bound_templates() -> None:
-    """From now on transformers compiles chat templates with these bounds."""
+    """Make transformers compile chat templates with these limits from now on."""
     # Imported here, because nothing needs it before the first tokenizer.
     from jinja2 import Template, nodes
     from jinja2.runtime import Context
@@ -53,8 +53,8 @@ def bound_templates() -> None:
 
         @property
         def iteration(self) -> None:
-            """Read at each iteration of a loop and each call of a macro, because these may render
-            nothing. A property, because the sandbox takes thirty times as long for a call."""
+            """Read at each loop iteration and each macro call, because these may render nothing. A
+            property, because a call takes thirty times as long in the sandbox."""
             _check.get()(0)
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:

@@ -36,7 +36,7 @@ _RESERVED_ARGUMENTS = frozenset(
         "truncation",
     }
 )
-"""Arguments of transformers' ``apply_chat_template`` itself, which no template can have."""
+"""Arguments of transformers' ``apply_chat_template`` itself; no template can have them."""
 
 _LONGEST_REASON = 1000
 """Characters of an error message that are passed on."""
@@ -46,7 +46,7 @@ _MODULE_NAMES = {
     "config.json": ("model_type",),
     "tokenizer_config.json": ("chat_template_type", "tool_parser_type"),
 }
-"""Entries that mlx-lm makes the name of a module from, and then imports it."""
+"""Entries from which mlx-lm makes the name of a module that it imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
             f"The tokenizer in {path} needs something that is not installed: {error}"
         ) from error
     except Exception as error:
-        # For a damaged file tokenizers raises Exception itself, and transformers nearly anything.
+        # For a damaged file tokenizers raises plain Exception, and transformers nearly any error.
         log.exception("tokenizer_load_failed", path=path)
         raise _broken(Path(path), error) from error
 
@@ -184,7 +184,7 @@ class MlxTokenizer:
         return [_with_parts(m) for m in messages] if self._wants_parts else messages
 
     def _find_whether_it_wants_parts(self, template_arguments: Mapping[str, Any]) -> bool:
-        """Some templates only read content that is a list of parts, and render no string."""
+        """Some templates read content only as a list of parts, and render nothing for a string."""
         probe = {"role": "user", "content": "marker"}
         return not self._shows(probe, template_arguments) and self._shows(
             _with_parts(probe), template_arguments
@@ -219,7 +219,7 @@ def _template_error(error: Exception) -> TemplateFailed | ModelBroken:
 
 
 def _reason(error: Exception) -> str:
-    """The words of the template for its own errors; the errors of Python with their kind."""
+    """The template's own message for its errors; for errors of Python their class as well."""
     text = str(error)[:_LONGEST_REASON]
     own = type(error).__module__.startswith("jinja2") and text
     return text if own else f"{type(error).__name__}: {text}"
@@ -243,7 +243,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
 
 
 def _read_object(file: Path) -> Mapping[str, Any]:
-    """The JSON object in ``file``; empty where there is no such file."""
+    """The JSON object in ``file``; empty if there is no such file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -267,7 +267,7 @@ def _generation_config(folder: Path) -> Mapping[str, Any]:
     try:
         return _read_object(folder / "generation_config.json")
     except ModelBroken as error:
-        # The model can do without its defaults, and mlx-lm serves such a model too.
+        # The model works without its defaults, and mlx-lm serves such a model too.
         log.warning("generation_config_ignored", reason=error.message)
         return {}
 

@@ -33,12 +33,12 @@ def divided(config: Config, element: int) -> Layers:
 
 
 def gemma2(config: Config, element: int) -> Layers:
-    """It caps its scores, so it computes them itself."""
+    """The model caps its scores, so it computes them itself."""
     return ((grouped(config, element, scores=Scores.IN_MEMORY), config.layers()),)
 
 
 def gpt_neox(config: Config, element: int) -> Layers:
-    """It has as many KV heads as heads, whatever the config says."""
+    """The number of KV heads is always the number of heads; the config's own is ignored."""
     heads, size = config.number("num_attention_heads"), divided_head_size(config)
     return ((grouped(config, element, head_size=size, kv_heads=heads), config.layers()),)
 

@@ -1,4 +1,4 @@
-"""Reads a config.json, and tells what each kind of attention and recurrence keeps.
+"""Reads a config.json, and computes what each kind of attention and recurrence keeps.
 
 The formulas are those of mlx-lm's layers: the shapes of what they put into their caches.
 """
@@ -62,7 +62,7 @@ class Config:
         return value
 
     def largest(self, key: str, default: int) -> int:
-        """A number, or the largest of a list with one for each layer. Raises NotUnderstood."""
+        """A number, or the largest of a list of one number for each layer. Raises NotUnderstood."""
         if isinstance(self._table.get(key), list | tuple):
             return max(self.numbers(key), default=default)
         return self.number(key, default, zero=True)
@@ -83,7 +83,7 @@ class Config:
 
 
 STATE_BYTES = 4
-"""Recurrent states are float32 whatever the weights are (mlx_lm.models.gated_delta and ssm)."""
+"""Recurrent states are float32 with any weights (mlx_lm.models.gated_delta and ssm)."""
 
 
 def grouped(
@@ -107,7 +107,7 @@ def grouped(
 
 
 def own_head_size(config: Config) -> int:
-    """What the config says, otherwise the hidden size divided by the heads."""
+    """The head size of the config, otherwise the hidden size divided by the heads."""
     return config.number("head_dim") if config.has("head_dim") else divided_head_size(config)
 
 

@@ -1,4 +1,4 @@
-"""From a config.json to the shape of its model, without weights and without the runtime."""
+"""Makes the shape of a model from its config.json, without weights and without the runtime."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -121,8 +121,8 @@ def _activation_width(config: Config) -> int:
     """Elements that a layer holds for one token where it is widest.
 
     These are the residual stream, its norm, and queries or output; then gate, up and their product
-    (``SwiGLU``). With experts it is the same of each expert that a token goes to, and the inputs
-    and outputs of the experts (mlx_lm.models.switch_layers).
+    (``SwiGLU``). With experts, gate, up and product count for each expert of a token, as do the
+    inputs and outputs of the experts (mlx_lm.models.switch_layers).
     """
     hidden = config.number("hidden_size", config.number("n_embd", 1))
     dense = 3 * config.largest("intermediate_size", 4 * hidden)
