@@ -1,11 +1,11 @@
-"""What the guard may ask for: one frozen class for each action, and what became of it."""
+"""The actions of the guard, one frozen class for each, and their outcomes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DropImageCache:
-    """Drop the cache of decoded images. Nothing is cheaper to give up."""
+    """Drop the cache of decoded images. This is the cheapest memory to give up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ReturnFreePages:
 
 @dataclass(frozen=True, slots=True)
 class EvictModel:
-    """Unload an idle model; refused when it has been leased since."""
+    """Unload an idle model; refused if it was leased in the meantime."""
 
     model_id: str
     bytes: int
@@ -46,16 +46,16 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class AbortRequests:
-    """End the requests of one model, or of all (None), with ``MemoryPressureAborted``."""
+    """End the requests of one model, or of all models (None), with ``MemoryPressureAborted``."""
 
     model_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class MarkPendingUnload:
-    """Take no new request for the model, try to unload it now, else as soon as it has drained.
+    """Take no new request for the model. Unload it now, otherwise as soon as it has drained.
 
-    Whoever carries this out gives the mark a deadline, so that it always ends.
+    The executor gives the mark a deadline, so that it always ends.
     """
 
     model_id: str
@@ -98,13 +98,13 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """What became of one action of the last decision."""
+    """The outcome of one action of the last decision."""
 
     action: Action
     accepted: bool = True
-    """False when nobody took it, or what it needs is no longer so."""
+    """False if it was not carried out, or if the state that it needs has changed."""
     freed: int | None = None
-    """Measured bytes that came free. None when they are not known yet. For a reclaim and an abort
-    they never are, since the device thread carries these out later."""
+    """Measured bytes that came free; None if not known yet. They are never known for a reclaim or
+    an abort, because the device thread carries these out later."""
     in_flight: bool = False
-    """It was taken and needs longer than one poll; its bytes count as being freed."""
+    """It was accepted and takes longer than one poll; its bytes count as being freed."""

@@ -12,8 +12,8 @@ from omlxd.policy.readings import ModelView
 from omlxd.policy.usage import Usage
 
 STOPPED_REST = 5.0
-"""Seconds that a model waits after the guard has stopped its load, even if there seems to be room:
-it may take more than expected. The guard looks again within this time."""
+"""Seconds that a model waits after the guard has stopped its load, even if it seems to fit: it may
+take more than expected. The guard looks again within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class LoadNeed:
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """What a load is decided on.
+    """The facts for the decision about a load.
 
     Attributes:
         models: all models that are loaded, being loaded or being unloaded.
-        usage: measured.
+        usage: the measured usage.
         reserved: bytes that are promised to loads and requests and not allocated yet.
         evicted: something was unloaded for this load. The footprint may still show it for a while.
         paused: admission of requests is paused.
         enforce: False when the guard only watches; it then refuses and evicts nothing.
-        since_stopped: seconds since the guard ended a load of it; infinite where it never did.
+        since_stopped: seconds since the guard stopped a load of it; infinite if it never did.
     """
 
     models: tuple[ModelView, ...]
@@ -63,7 +63,7 @@ class LoadContext:
 
     @property
     def current(self) -> int:
-        """Bytes in use: the larger one of what is measured and what is tracked.
+        """Bytes in use: the larger one of measured and tracked bytes.
 
         The allocator's buffer cache does not count: it is given back before a load begins.
         """
@@ -73,7 +73,7 @@ class LoadContext:
 
     @property
     def measured(self) -> int:
-        """The same with everything that is measured, also what was unloaded and still shows."""
+        """Like ``current``, including unloaded models that the measurement still shows."""
         kept = (self.usage.bytes or 0) - (self.usage.buffer_cache or 0)
         return max(kept, self.usage.active or 0, self.tracked)
 
@@ -82,7 +82,7 @@ class LoadContext:
 class Admit:
     """Load it now, with ``reserve`` bytes promised to it until they are allocated.
 
-    ``instead_of``: what a guard that acts would have decided; set by one that only watches.
+    ``instead_of``: what an enforcing guard would have decided; set only in monitor mode.
     """
 
     reserve: int
@@ -98,7 +98,7 @@ class EvictFirst:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It fits once something has ended.
+    """It will fit after something has ended.
 
     ``drain``: models that must leave to make room, idle ones first; empty when waiting is enough.
     """
@@ -116,14 +116,14 @@ class RefusalKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Even if every model that may leave did so, there would be no room: a retry does not help.
+    """There is no room even without all models that may leave, so a retry does not help.
 
     The hard mark is the one that tripped.
 
     Attributes:
         details: bytes by name.
-        binding: the term that makes the limit what it is.
-        ceilings: what the load was judged by.
+        binding: the term that sets the limit.
+        ceilings: the ceilings of the decision.
     """
 
     kind: RefusalKind
@@ -136,11 +136,11 @@ LoadPlan = Admit | EvictFirst | Wait | Refuse
 
 
 def plan_load(need: LoadNeed, context: LoadContext, ceilings: Ceilings) -> LoadPlan:
-    """What to do about a load. The pool asks again whenever something has changed.
+    """What to do about a load. The pool asks again after every change.
 
-    Room is made down to the soft mark. A load that nothing idle can make room for is still
-    admitted under the hard mark. It waits for models in use, and is refused only when even an
-    empty machine, or one with nothing but the pinned models, could not take it.
+    Room is made down to the soft mark. If idle models cannot make enough room, the load is still
+    admitted under the hard mark. Otherwise it waits for models in use. It is refused only if it
+    does not fit on an empty machine, or on one with only the pinned models.
     """
     if not context.enforce and ceilings.enabled:
         plan = plan_load(need, replace(context, enforce=True), ceilings)
@@ -158,8 +158,8 @@ def plan_load(need: LoadNeed, context: LoadContext, ceilings: Ceilings) -> LoadP
     excess = after - context.leaving - ceilings.admission_soft + 1
     victims = choose_victims(context.models, max(excess, int(held)))
     if not context.usage.fresh and (victims or not _fits(after, ceilings)):
-        # The buffer cache counts as used while its size is unknown. That must not refuse a load or
-        # unload a model.
+        # The buffer cache counts as used while its size is unknown. This must not be the reason to
+        # refuse a load or unload a model.
         return Wait("the allocator's numbers are old")
     if victims and _fits(after - context.leaving - _size(victims), ceilings):
         return EvictFirst(tuple(model.id for model in victims))
@@ -175,7 +175,7 @@ def _still_full(need: LoadNeed, context: LoadContext, ceilings: Ceilings) -> boo
 
 
 def is_held(context: LoadContext, ceilings: Ceilings) -> bool:
-    """While admission is paused, a model is loaded only into a machine with nothing loaded."""
+    """While admission is paused, a model is loaded only if no other model is loaded."""
     starts = request_may_start(
         paused=context.paused, loaded=False, idle=True, anything_loaded=bool(context.models)
     )
@@ -191,7 +191,7 @@ def never_fits(need: LoadNeed, ceilings: Ceilings) -> bool:
 
 
 def _fits(after: int, ceilings: Ceilings) -> bool:
-    """Below the hard mark; without a ceiling nothing is refused."""
+    """Whether usage stays below the hard mark; without a ceiling everything fits."""
     ceiling = ceilings.ceiling
     return ceiling is None or after < _hard(ceiling, ceilings)
 
@@ -207,7 +207,7 @@ def _size(models: Iterable[ModelView]) -> int:
 def _wait_or_refuse(
     after: int, need: LoadNeed, context: LoadContext, ceilings: Ceilings
 ) -> Wait | Refuse:
-    """It may not be loaded now. It waits while something of ours will leave or may leave."""
+    """For a load that is not possible now: Wait if a model of the pool will or may leave."""
     if context.leaving:
         return Wait("another model is being unloaded")
     if context.reserved or any(model.loading for model in context.models):

@@ -1,7 +1,7 @@
 """Which requests join a batch, and how long an idle device waits for more of them.
 
 Requests that come together to an idle device are prefilled together. If each began at once, the
-first would decode while the prompts of the others are cut into small chunks for its sake, and
+first would decode while the prompts of the others are cut into small chunks to keep it fast, and
 each would wait longer for its first token.
 """
 
@@ -14,7 +14,7 @@ LONGEST_WINDOW = 0.1
 WINDOW_SHARE = 0.2
 """Share of the time that the prompts will take: a short wait pays only where prefill is long."""
 QUIET, QUIET_SHARE = 0.015, 0.1
-"""Seconds without a new request, or that share of the same time, after which the window ends."""
+"""The window ends after so many seconds, or that share of the prefill, without a new request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class BatchWindow:
 
 
 def extended(window: BatchWindow | None, now: float, prefill_seconds: float) -> BatchWindow:
-    """``window`` with one more request; None is an idle device."""
+    """``window`` with one more request; None if the device was idle."""
     if window is None:
         return BatchWindow(now, now, prefill_seconds)
     return BatchWindow(window.began, now, window.prefill_seconds + prefill_seconds)
 
 
 def seconds_left(window: BatchWindow, now: float, *, coming: int) -> float:
-    """How long to wait for more requests before the first step; 0 means begin.
+    """Seconds to wait for more requests before the first step; 0 means begin.
 
-    While ``coming`` requests are on their way here, the window stays open for them. Otherwise it
-    ends as soon as no new request came for a while.
+    While ``coming`` requests are expected, the window stays open for them. Otherwise it ends when
+    no new request has come for a while.
     """
     ends = window.began + min(LONGEST_WINDOW, WINDOW_SHARE * window.prefill_seconds)
     if coming == 0:

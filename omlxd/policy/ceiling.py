@@ -1,4 +1,4 @@
-"""The memory ceiling: its terms, and every bound that follows from it."""
+"""The memory ceiling: its terms, and all bounds that follow from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from omlxd.policy.usage import age, recent
 
 
 class Binding(Enum):
-    """The term that makes the ceiling what it is."""
+    """The term that sets the ceiling."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
@@ -29,7 +29,7 @@ class Binding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DynamicFilter:
-    """The last raw dynamic terms of one tier; another tier starts without any."""
+    """The last raw dynamic terms of one tier; a new tier starts with none."""
 
     tier: Tier | None = None
     samples: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class DynamicFilter:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the schedulers plan with; always replaced as a whole. Bytes; None: no limit.
+    """The limits for the schedulers; always replaced as a whole. Bytes; None: no limit.
 
     The scheduler ceiling is the ceiling less the hot-cache reservation; the marks and the hard
     limit are made from it. The reservation is taken off the abort limit as well.
@@ -74,7 +74,7 @@ class HotCache:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Every bound that follows from one reading and one policy; bytes, None: no bound."""
+    """All bounds that follow from one reading and one policy; bytes, None: no bound."""
 
     enabled: bool
     tier: Tier
@@ -100,7 +100,7 @@ class Ceilings:
         """For enforcement, and for refusing a load. None when the guard is off."""
         if not self.enabled:
             return None
-        # ``terms`` would be slower, and this is asked about twelve times a look.
+        # ``terms`` would be slower, and this is called about twelve times a look.
         return min(s for s in (self.static, self.dynamic, self.metal) if s is not None)
 
     @property
@@ -129,15 +129,15 @@ class Ceilings:
 
     @property
     def residency(self) -> int | None:
-        """How much weights may take. The dynamic term is left out, since it moves after an
-        unload."""
+        """How much weights may take. The dynamic term is left out, because an unload changes
+        it."""
         if not self.enabled:
             return None
         return self.static if self.device_cap is None else min(self.static, self.device_cap)
 
     @property
     def abort_limit(self) -> int | None:
-        """For stopping a running prefill. The dynamic term is left out, since it varies."""
+        """For stopping a running prefill. The dynamic term is left out, because it varies."""
         if not self.enabled:
             return None
         return self.static if self.metal is None else min(self.static, self.metal)
@@ -152,7 +152,7 @@ class Ceilings:
 
     @property
     def stable_terms(self) -> tuple[tuple[Binding, int], ...]:
-        """The terms on an empty machine: without what other apps use now."""
+        """The terms on an empty machine: without the present memory of other apps."""
         own = self.dynamic if self.tier is Tier.CUSTOM else None
         return known_terms(self.static, own, self.metal)
 
@@ -195,7 +195,7 @@ def compute_ceilings(
     hot_cache: HotCache | None,
     now: float,
 ) -> tuple[Ceilings, DynamicFilter]:
-    """(every bound that follows from this reading, next filter)."""
+    """(all bounds that follow from this reading, next filter)."""
     tier = policy.tier
     if tier is Tier.CUSTOM:
         dynamic, kept = policy.custom_ceiling_bytes, DynamicFilter(tier)
@@ -221,9 +221,9 @@ def compute_ceilings(
 
 
 def ceilings_by_tier(reading: MemoryReading, *, enabled: bool = True) -> Mapping[Tier, Ceilings]:
-    """What each tier would allow as of the reading, without a filter and with the tier's marks.
+    """The ceilings of each tier by this reading, without a filter and with the tier's marks.
 
-    The reading may be old, since an idle guard takes few: its age is not looked at.
+    An idle guard takes few readings, so the age of the reading does not matter.
     """
     now = reading.taken_at
     return {
@@ -243,7 +243,7 @@ def renumber(old: Limits, new: Limits) -> Limits:
 def known_terms(
     static: int, dynamic: int | None, metal: int | None
 ) -> tuple[tuple[Binding, int], ...]:
-    """The terms that are known, in the order in which a tie is decided."""
+    """The known terms; the first wins a tie."""
     terms = (Binding.STATIC, static), (Binding.DYNAMIC, dynamic), (Binding.METAL_CAP, metal)
     return tuple((name, size) for name, size in terms if size is not None)
 
@@ -280,7 +280,7 @@ def counted_own(reading: MemoryReading, now: float) -> tuple[int, int] | None:
 def pushed_apps(reading: MemoryReading, tier: Tier, now: float) -> int:
     """Bytes of the active memory of other apps that may be pushed into the compressor.
 
-    Zero when a counter is unknown; the dynamic term is then made of what psutil calls available.
+    Zero when a counter is unknown; the dynamic term then uses psutil's available memory.
     """
     own = counted_own(reading, now)
     inactive, active = (recent(reading, name, now) for name in ("inactive", "active"))
@@ -292,7 +292,7 @@ def pushed_apps(reading: MemoryReading, tier: Tier, now: float) -> int:
 
 
 def dynamic_term(reading: MemoryReading, tier: Tier, now: float) -> int | None:
-    """What this process has and could still get without harm to others.
+    """The memory that this process has and could still get without harm to other apps.
 
     None when footprint, free or inactive memory is unknown or too old: a sum without one of them
     would be far too low, and an unknown number must never lower the ceiling.
@@ -308,8 +308,8 @@ def dynamic_term(reading: MemoryReading, tier: Tier, now: float) -> int | None:
 
 
 def metal_term(reading: MemoryReading, now: float) -> int | None:
-    """Device cap plus own CPU footprint, since the cap limits GPU memory only and usage is all
-    memory."""
+    """Device cap plus own CPU footprint, because the cap limits GPU memory only and usage counts
+    all memory."""
     if reading.device_cap is None:
         return None
     footprint = recent(reading, "footprint", now)
@@ -322,9 +322,9 @@ def metal_term(reading: MemoryReading, now: float) -> int | None:
 def filter_dynamic(
     kept: DynamicFilter, tier: Tier, value: int | None, at: float
 ) -> tuple[int | None, DynamicFilter]:
-    """(median of the last three raw terms, next filter), so that one odd sample changes nothing.
+    """(median of the last three raw terms, next filter): one odd sample changes nothing.
 
-    Samples of one burst count once. Of two samples the higher one is taken, since an odd low one
+    Samples of one burst count once. Of two samples the higher one counts, because an odd low one
     would evict. An unknown term stays unknown, and the samples before it are kept.
     """
     if kept.tier is not tier:

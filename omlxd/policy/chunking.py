@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 
 SMALLEST_CHUNK = 32
-"""The least on a slow machine: a smaller chunk takes as long, since each reads all weights."""
+"""The least on a slow machine. A smaller chunk takes as long, because it reads all weights too."""
 SMALLEST_ALONE = 128
-"""The same when no request waits for its next token."""
+"""The least when no request waits for its next token."""
 FIRST_CHUNK = 128
 """The first chunk of a model whose pace is unknown."""
 GROWTH = 4
@@ -23,7 +23,7 @@ class StepBudget:
 
     Attributes:
         seconds: the step should not take longer.
-        smallest: prompt tokens that it may take in any case.
+        smallest: prompt tokens that it may always take.
         stretch: how many times larger it may become if that saves another step.
     """
 
@@ -50,11 +50,11 @@ def step_budget(
 
 @dataclass(frozen=True, slots=True)
 class PrefillPace:
-    """What is known from one model's steps so far. ``None`` is not known yet.
+    """The speed of one model's steps so far. ``None`` is not known yet.
 
     Attributes:
-        tokens_per_second: of prefill, all sequences together.
-        decode_seconds: of one decode pass, of the running batch or of the last prompt token.
+        tokens_per_second: prefill of all sequences together.
+        decode_seconds: one decode pass, of the running batch or of the last prompt token.
         last_chunk: tokens of the latest prefill, all sequences together.
     """
 
@@ -69,9 +69,9 @@ def observe(
     """``pace`` after a step of ``seconds``.
 
     ``prefilled`` counts the prompt tokens without the last one of each prompt, which takes a
-    decode pass; ``decode_passes`` counts such a pass and that of the running batch. The time of a
-    pass is learned from steps without prefill and subtracted from the others. Otherwise small
-    chunks would look slow, become smaller and look slower still.
+    decode pass. ``decode_passes`` counts these passes and that of the running batch. The time of a
+    pass is measured in steps without prefill and subtracted in other steps. Otherwise small chunks
+    would look slow, become smaller and look slower still.
     """
     if prefilled == 0:
         if decode_passes == 0:
@@ -100,8 +100,8 @@ def chunk_tokens(
     All of them together take at most ``largest`` tokens. At this ``pace`` the step, with its
     decode pass if the model is ``decoding``, takes at most the seconds of the budget. But prefill
     always goes on: together they take at least the smallest chunk of the budget, and each at least
-    one token. ``longest_left`` is how many tokens the longest of their prompts still needs,
-    without the last one (see ``observe``); the stretch of the budget applies if it ends the prompt.
+    one token. ``longest_left`` is how many tokens the longest prompt still needs, without the last
+    one (see ``observe``). The stretch of the budget applies if the step then ends this prompt.
     """
     sequences = max(sequences, 1)
     if pace.tokens_per_second is None:

@@ -1,4 +1,4 @@
-"""One look at the machine, what is decided on it, and how the tick goes on or ends."""
+"""One look at the machine, its decision, and how the tick goes on or ends."""
 
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +28,7 @@ from omlxd.policy.usage import ReleaseWindow, Usage, measure_usage, recent_press
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one decision may know."""
+    """All input of one decision."""
 
     now: float
     reading: MemoryReading
@@ -40,8 +40,8 @@ class Snapshot:
     image_cache_bytes: int | None = None
     """Decoded images held; zero when there is no such cache."""
     outcomes: tuple[ActionOutcome, ...] = ()
-    """What became of the last actions of this tick. An action without an outcome counts as taken,
-    and what it freed is unknown."""
+    """The outcomes of the last actions of this tick. An action without an outcome counts as
+    accepted, and its freed bytes are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class TickState:
     """What this tick has already found and tried."""
 
     began: float
-    """Time of its first look. The host counters keep the age that they had then."""
+    """Time of its first look. The age of the host counters is taken at this time."""
     counted: bool
-    """Long enough after the tick before it, so that the counters may count it."""
+    """False for a tick too soon after the last one: the counters do not count it."""
     target: int | None
     """The soft mark of the tick's start, which relief aims at."""
     asked: tuple[Action, ...] = ()
@@ -63,12 +63,12 @@ class TickState:
     deferring: bool = False
     """The last decision asked for a reclaim of the buffer cache and for nothing destructive."""
     ending: tuple[str, str] | None = None
-    """(rule, reason) of the rule that has ended this tick; None while it goes on."""
+    """(rule, reason) of the rule that ended this tick; None while the tick goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """What one decision hands to the next."""
+    """The state that one decision hands to the next."""
 
     level: Level = Level.OK
     pause: Pause | None = None
@@ -87,7 +87,7 @@ class GuardState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A measured snapshot: what the rules read."""
+    """A measured snapshot, the input of the rules."""
 
     state: GuardState
     snapshot: Snapshot
@@ -102,7 +102,7 @@ class Observation:
 
     @property
     def pause(self) -> Pause | None:
-        """Why new requests wait from now on; None: they do not."""
+        """Why new requests wait from now on; None if they do not wait."""
         pressure = recent_pressure(self.snapshot.reading, self.tick.began)
         was_paused = self.state.pause is not None
         return pause_of(was_paused, self.usage.bytes, self.ceilings, pressure)
@@ -131,7 +131,7 @@ class Observation:
         return (action, model_id) in self.tick.tried
 
     def outcome(self, action: type) -> ActionOutcome | None:
-        """What became of the first such action of the last decision."""
+        """The outcome of the first such action of the last decision."""
         return next((done for done in self.outcomes if isinstance(done.action, action)), None)
 
 
@@ -171,7 +171,7 @@ def observe(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Obser
 def outcomes_of(
     asked: tuple[Action, ...], reported: tuple[ActionOutcome, ...], enforce: bool
 ) -> tuple[ActionOutcome, ...]:
-    """What became of each action. A guard that only watches assumes that each was taken."""
+    """The outcome of each action. In monitor mode each action counts as accepted."""
     known = {done.action: done for done in reported} if enforce else {}
     return tuple(
         known.get(action, ActionOutcome(action, in_flight=not enforce)) for action in asked
@@ -191,9 +191,9 @@ def subject(action: Action) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one look came to.
+    """The result of one look.
 
-    While ``look_again``, the tick goes on: apply ``actions``, take a new snapshot with their
+    If ``look_again``, the tick goes on: apply ``actions``, take a new snapshot with their
     outcomes, and decide again from ``next_state``.
     """
 
@@ -237,8 +237,8 @@ def go_on(seen: Observation, rule: str, step: Step) -> Decision:
 
 
 def conclude(seen: Observation, rule: str, reason: str, *, deferred: bool = False) -> Decision:
-    """End the tick: keep the level, reset the counters that are over, move the store caps one
-    step."""
+    """End the tick: keep the level, reset the counters of ended episodes, move the store caps by
+    one step."""
     counted = seen.tick.counted
     deferrals = seen.state.deferrals + int(deferred and counted)
     state = replace(

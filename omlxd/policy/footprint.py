@@ -9,7 +9,7 @@ from enum import Enum
 KV_STEP = 256
 """Tokens by which mlx-lm's KV caches grow (``KVCache.step`` of mlx_lm.models.cache)."""
 METAL_FUSED_SIZES = frozenset({64, 72, 80, 96, 128})
-"""Head sizes, of keys and values alike, whose prefill is one kernel on Metal (MLX 0.32.1,
+"""Head sizes, equal for keys and values, whose prefill is one kernel on Metal (MLX 0.32.1,
 ``ScaledDotProductAttention::use_fallback``). MLX has kernels for 192 and 256, but does not use
 them."""
 SCORE_OVERHEAD = 1.1
@@ -24,9 +24,9 @@ class Scores(Enum):
     """Where the scores of a prefill are."""
 
     BY_SIZE = "by_size"
-    """In the kernel for the head sizes that have one, otherwise in memory."""
+    """In the kernel if the head size has one, otherwise in memory."""
     IN_MEMORY = "in_memory"
-    """In memory: the model computes them itself, whatever the head size."""
+    """Always in memory: the model computes them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one layer keeps for one sequence.
+    """The memory that one layer keeps for one sequence.
 
     Attributes:
-        token_bytes: for each token that it keeps.
+        token_bytes: bytes for each token that it keeps.
         window: the most tokens that it keeps while it decodes; None keeps all.
-        state_bytes: recurrent and convolution states, whatever the length.
+        state_bytes: recurrent and convolution states; they do not depend on the length.
         attention: None for a layer that does not attend.
     """
 
@@ -65,13 +65,13 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Everything that the estimates need to know of a model.
+    """All facts about a model that the estimates need.
 
     Attributes:
         layers: each kind of layer, and how many layers of the kind there are.
-        element_bytes: of one activation or KV element.
+        element_bytes: bytes of one activation or KV element.
         activation_width: elements that the widest layer holds for one token.
-        vocabulary: logits of one token.
+        vocabulary: number of logits of one token.
     """
 
     layers: tuple[tuple[LayerShape, int], ...]
@@ -82,7 +82,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """So many sequences of ``context`` tokens each, prefilled in chunks.
+    """``sequences`` sequences of ``context`` tokens each, prefilled in chunks.
 
     Attributes:
         chunk: prompt tokens of one step, over all sequences together.
@@ -101,8 +101,8 @@ class Footprint:
 
     Attributes:
         kv: keys, values and states of all sequences at their full length.
-        prefill: what the largest chunk takes in addition while it runs.
-        kv_token: what one more token of one sequence takes, at that length.
+        prefill: additional bytes of the largest chunk while it runs.
+        kv_token: bytes of one more token of one sequence, at that length.
     """
 
     kv: int
@@ -128,7 +128,7 @@ def footprint(shape: ModelShape, workload: Workload) -> Footprint:
 
 
 def kept_bytes(shape: ModelShape, tokens: int) -> int:
-    """What one sequence of ``tokens`` keeps while it decodes.
+    """Bytes that one sequence of ``tokens`` keeps while it decodes.
 
     A layer keeps ``2 * kv_heads * head_size`` elements a token, or ``kv_lora_rank + rope_size``
     with MLA, in steps of 256 tokens. A layer with a sliding window keeps no more than the window.
@@ -138,13 +138,13 @@ def kept_bytes(shape: ModelShape, tokens: int) -> int:
 
 
 def prefill_bytes(shape: ModelShape, workload: Workload) -> int:
-    """The most that one chunk takes beyond what is kept, at the end of the context.
+    """The most bytes that one chunk takes beyond the kept ones, at the end of the context.
 
-    Layers run one after another, so the one that takes most counts: its attention, and the growth
-    of its cache, which concatenates the old and the new and holds both for a moment
+    Layers run one after another, so only the largest counts: its attention, and the growth of
+    its cache, which concatenates old and new and holds both for a moment
     (``KVCache.update_and_fetch``). Layers with a window keep ``window + chunk - 1`` tokens until
     the prompt is over (``RotatingKVCache._update_concat``), all these layers at the same time.
-    The logits are those of one token a sequence, and the same again in float32 as log
+    The logits are those of one token for each sequence, and again in float32 as log
     probabilities.
     """
     chunk = min(workload.chunk, max(workload.context, 1) * workload.sequences)
@@ -162,7 +162,7 @@ def prefill_bytes(shape: ModelShape, workload: Workload) -> int:
 def attention_bytes(
     attention: Attention, element_bytes: int, queries: int, keys: int, fused_sizes: frozenset[int]
 ) -> int:
-    """The transient of one attention over ``queries`` new and ``keys`` kept tokens.
+    """The transient bytes of one attention over ``queries`` new and ``keys`` kept tokens.
 
     Fused: a few buffers of ``heads * queries * size``. Not fused: the matrix of scores, ``heads
     * queries * keys``, in the type of the computation, and the output in float32. Latent: a
@@ -186,7 +186,7 @@ def attention_bytes(
 
 
 def round_up(tokens: int) -> int:
-    """To a multiple of the tokens by which caches grow."""
+    """Round up to a multiple of the tokens by which caches grow."""
     return -(-tokens // KV_STEP) * KV_STEP
 
 
@@ -198,10 +198,10 @@ def _layer_kept(layer: LayerShape, tokens: int) -> int:
 
 
 def _overhang(layer: LayerShape, workload: Workload, chunk: int) -> int:
-    """Tokens that a windowed layer keeps beyond its window while it prefills, all sequences."""
+    """Tokens of all sequences that a windowed layer keeps beyond its window while it prefills."""
     if layer.window is None:
         return 0
-    # Rounded up, so that three sequences with a third of a chunk each take no less than one.
+    # Rounded up: three sequences with a third of a chunk each take no less than one sequence.
     own_chunk = -(-chunk // workload.sequences)
     return (
         max(0, min(workload.context, layer.window + own_chunk - 1) - layer.window)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class LoadPace:
-    """How a load stands against its share of the time.
+    """The balance of a load against its share of the time.
 
     Attributes:
-        credit: seconds that its pieces may take now; below zero, the seconds they took too much.
-        at: when the credit was counted; None before the first piece.
+        credit: seconds that its pieces may take now; below zero if they took too much.
+        at: time at which the credit was counted; None before the first piece.
     """
 
     credit: float = 0.0
@@ -19,7 +19,7 @@ class LoadPace:
 def after_steps(pace: LoadPace, now: float, *, share: float, most: float) -> LoadPace:
     """``pace`` after the requests had the device until ``now``.
 
-    Their time earns the load the seconds that make its part ``share`` of the whole. It saves at
+    For their time the load earns seconds, so that it gets ``share`` of the total. It saves at
     most ``most`` seconds, because requests wait while it spends them.
     """
     if pace.at is None:
@@ -39,5 +39,5 @@ def may_load(pace: LoadPace) -> bool:
 
 
 def may_load_again(pace: LoadPace) -> bool:
-    """Whether another piece comes before the next step: long steps earn time for several."""
+    """Whether another piece comes before the next step: long steps earn time for several pieces."""
     return pace.credit > 0

@@ -1,4 +1,4 @@
-"""What the memory guard publishes: one frozen state for pool, schedulers and ``/status``."""
+"""The state that the memory guard publishes for pool, schedulers and ``/status``."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ class MemoryState:
 
     Attributes:
         at: when the guard looked, by its clock.
-        policy: what was in force then.
-        reading: what the ceilings were made of.
-        limits: what the schedulers plan with; they are given these same limits.
-        pause: why new requests wait (in monitor mode: would wait); None: they do not.
+        policy: the policy that was in force then.
+        reading: the reading from which the ceilings were computed.
+        limits: the limits that the schedulers get.
+        pause: why new requests wait (in monitor mode: would wait); None if they do not.
         age: seconds after ``at`` at which usage was measured again. An unload may have ended since
             the decision, and an idle guard looks every 30 s only.
     """
@@ -41,7 +41,7 @@ class MemoryState:
 
     @property
     def enforce(self) -> bool:
-        """False when the guard only watches."""
+        """False in monitor mode: the guard only watches."""
         return self.policy.enforce
 
     @property

@@ -1,4 +1,4 @@
-"""The level of memory pressure, emergencies, the pause of admission, and the pace of looking."""
+"""The level of memory pressure, emergencies, the pause of admission, and the poll interval."""
 
 from enum import Enum, IntEnum
 
@@ -16,7 +16,7 @@ from omlxd.policy.tiers import (
 
 
 class Level(IntEnum):
-    """Pressure, in ascending order. Less use never leads to a higher level."""
+    """Pressure, in ascending order. Lower usage never gives a higher level."""
 
     OK = 0
     SOFT = 1
@@ -39,8 +39,8 @@ class Pause(Enum):
 
 
 def level_of(usage: int | None, ceilings: Ceilings) -> Level:
-    """The level of ``usage``. Usage at a mark has reached its level. Unknown usage is ok, and so is
-    any usage without a ceiling."""
+    """The level of ``usage``. Usage exactly at a mark has reached its level. Unknown usage is ok,
+    and any usage is ok without a ceiling."""
     soft, hard = ceilings.soft, ceilings.hard
     if usage is None or soft is None or hard is None or usage < soft:
         return Level.OK
@@ -79,7 +79,7 @@ def pause_of(
     ceilings: Ceilings,
     os_pressure: OsPressure | None,
 ) -> Pause | None:
-    """Why new requests wait; None: they do not. Unknown usage never makes a request wait."""
+    """Why new requests wait; None if they do not. Unknown usage never makes a request wait."""
     mark = resume_mark(ceilings)
     if mark is None:
         return None
@@ -91,7 +91,7 @@ def pause_of(
 
 
 def request_may_start(*, paused: bool, loaded: bool, idle: bool, anything_loaded: bool) -> bool:
-    """Whether the next request of a model may start now.
+    """Whether the next request for a model may start now.
 
     A paused daemon must be able to recover, so an idle model always takes its first request.
     A model that is not loaded waits, unless no model is loaded at all.
@@ -115,9 +115,9 @@ def poll_interval(
     Args:
         level: of the last tick.
         paused: admission has not resumed yet.
-        hinted: an activity hint is live.
+        hinted: an activity hint is in force.
         loading: a model is being loaded.
-        active: any engine has work; None when one cannot say.
+        active: any engine has work; None when an engine cannot tell.
         loaded: any model is loaded.
     """
     if level is not Level.OK or paused or hinted or loading or active is None or active:
@@ -126,6 +126,6 @@ def poll_interval(
 
 
 def activity_hint(until: float | None, now: float, interval: float) -> float:
-    """The time until which activity is assumed, after a wake that says there is some."""
+    """The time until which activity is assumed after a wake that reports activity."""
     fresh = now + max(HINT_MINIMUM, 2 * interval)
     return fresh if until is None else max(until, fresh)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 
 class OsPressure(Enum):
-    """The operating system's own verdict on memory pressure."""
+    """The memory pressure that the operating system itself reports."""
 
     NORMAL = "normal"
     WARNING = "warning"
@@ -44,46 +44,46 @@ class MemoryReading:
     os_pressure: OsPressure | None = None
     swap_used: int | None = None
     counted_footprint: int | None = None
-    """Own footprint at the time of the host counters (free to compressor). These may be older than
-    ``footprint``, and the dynamic term must use numbers of the same time. None: ``footprint``."""
+    """Own footprint at the time of the host counters (free to compressor). They may be older than
+    ``footprint``, and the dynamic term needs numbers of the same time. None: use ``footprint``."""
     counted_graphics: int | None = None
     """Graphics footprint at that time; used only together with ``counted_footprint``."""
     sources: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
-    """Field name -> where that number comes from."""
+    """Field name -> the source of its number."""
     degraded: tuple[str, ...] = ()
-    """One line for each source that failed, with what replaced it; shown in ``/status``."""
+    """One line for each source that failed, with its replacement; shown in ``/status``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSample:
-    """What MLX reports, taken on the device thread: bytes in use, bytes in its buffer cache, the
-    peak."""
+    """MLX's numbers, taken on the device thread: bytes in use, bytes in its buffer cache, peak
+    bytes."""
 
     taken_at: float
     active: int
     buffer_cache: int
     peak: int
     device_free: int | None = None
-    """Free memory of a device that has its own (CUDA); None elsewhere, and where unknown."""
+    """Free memory of a device with its own memory (CUDA); None on others, and when unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model, for a decision."""
+    """One model, as input of a decision."""
 
     id: str
     weights_bytes: int
     kv_bytes: int
     busy: bool
-    """Leased, or with a request that waits, runs or is still held by the device thread."""
+    """It is leased, or a request waits, runs or is still held by the device thread."""
     requests: int
-    """Requests that can be ended. A lease has none when its answer is complete and only waits to
-    be read."""
+    """Requests that can be ended. A lease whose complete answer only waits for its reader has
+    none."""
     pinned: bool
     last_used: float
     loading: bool = False
     load_aborting: bool = False
-    """Loading, and already flagged to stop."""
+    """It is loading, and its load was already told to stop."""
     pending_unload: bool = False
     unloading: bool = False
     """It is being unloaded: its bytes count as being freed."""

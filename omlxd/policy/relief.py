@@ -34,7 +34,7 @@ from omlxd.policy.tiers import BUFFER_CACHE_FLOOR, MAX_DEFERRALS, GuardPolicy
 
 
 def decide(state: GuardState, snapshot: Snapshot, policy: GuardPolicy) -> Decision:
-    """The first rule that answers decides; the last rule always answers."""
+    """The first rule with an answer decides; the last rule always has one."""
     seen = observe(state, snapshot, policy)
     if not policy.enabled:
         return conclude(seen, "guard_off", "The guard is off.")
@@ -61,7 +61,7 @@ def drop_images(seen: Observation) -> Step | None:
 
 
 def end_deferred_tick(seen: Observation) -> Step | None:
-    """When a scheduler has taken the reclaim, the tick ends; otherwise the next rules are asked."""
+    """If a scheduler has accepted the reclaim, the tick ends; otherwise the next rules follow."""
     taken = seen.outcome(ReclaimBufferCache)
     if not seen.tick.deferring or taken is None or not taken.accepted:
         return None
@@ -69,9 +69,9 @@ def end_deferred_tick(seen: Observation) -> Step | None:
 
 
 def defer_to_pool(seen: Observation) -> Step | None:
-    """A large buffer cache is returned before anything is given up, for a few polls.
+    """For a few polls a large buffer cache is freed before anything is given up.
 
-    Only as the first step of a tick: what the tick itself gives up goes into the buffer cache too.
+    Only as the first step of a tick, because later steps free memory into the buffer cache too.
     """
     if seen.level is Level.OK or seen.emergency or seen.state.deferrals >= MAX_DEFERRALS:
         return None
@@ -92,7 +92,7 @@ def shrink_ram_cache(seen: Observation) -> Step | None:
 
 
 def return_what_was_dropped(seen: Observation) -> Step | None:
-    """What was dropped is still held by malloc and the buffer cache: both give it back."""
+    """malloc and the buffer cache still hold the dropped memory: both give it back."""
     shrunk = seen.outcome(ShrinkRamCache)
     dropped = shrunk is not None and bool(shrunk.freed)
     large = seen.level is Level.HARD and _buffer_cache_is_large(seen)
@@ -103,7 +103,7 @@ def return_what_was_dropped(seen: Observation) -> Step | None:
 
 
 def stop_when_relieved(seen: Observation) -> Step | None:
-    """The tick ends at or below the soft mark; what is being unloaded counts as free."""
+    """The tick ends at or below the soft mark; models that are being unloaded count as free."""
     if seen.level is not Level.OK and seen.excess > 0:
         return None
     freeing = seen.level is not Level.OK and any(map(seen.is_leaving, seen.snapshot.models))
@@ -113,7 +113,7 @@ def stop_when_relieved(seen: Observation) -> Step | None:
 
 
 def unload_drained(seen: Observation) -> Step | None:
-    """A model that was asked to leave and has no request any more is unloaded."""
+    """A model that was asked to leave is unloaded when it has no request any more."""
     victim = _victim(seen)
     if victim is None or not victim.pending_unload:
         return None
@@ -121,8 +121,8 @@ def unload_drained(seen: Observation) -> Step | None:
 
 
 def unload_idle(seen: Observation) -> Step | None:
-    """The least recently used idle model is unloaded. At soft one model always stays; at hard even
-    the last one goes."""
+    """The least recently used idle model is unloaded. At soft, one model always stays. At hard, the
+    last one is unloaded too."""
     victim = _victim(seen)
     if victim is None or (seen.level is Level.SOFT and len(seen.unpinned) <= 1):
         return None
@@ -140,8 +140,8 @@ def leave_running_alone(seen: Observation) -> Step | None:
 
 
 def wait_for_fresh_numbers(seen: Observation) -> Step | None:
-    """Without the allocator's numbers nothing is aborted, not even in an emergency. The device
-    thread is in a long step then, and could not end a request before it sends new numbers."""
+    """Without fresh allocator numbers nothing is aborted, not even in an emergency: the device
+    thread is in a long step, and cannot end a request before it sends new numbers."""
     if seen.usage.fresh:
         return None
     return Step("The allocator's numbers are old: nothing is aborted on them.", last=True)
@@ -149,7 +149,7 @@ def wait_for_fresh_numbers(seen: Observation) -> Step | None:
 
 def wait_for_the_ended(seen: Observation) -> Step | None:
     """Nothing more is aborted while ended requests still hold memory. The next step frees it, and
-    no other request could end sooner."""
+    no other request can end before that step."""
     if not any(model.ending for model in seen.loaded):
         return None
     return Step("Requests that were ended have not left the device yet.", last=True)
@@ -157,20 +157,20 @@ def wait_for_the_ended(seen: Observation) -> Step | None:
 
 def abort_least_recent(seen: Observation) -> Step | None:
     """The requests of the least recently used busy model end. The model stays, except in an
-    emergency. When none of its requests could be ended, the next model follows in the same tick.
+    emergency. If none of its requests could be ended, the next model follows in the same tick.
     """
     model = choose_to_end(m for m in seen.unpinned if not seen.tried(AbortRequests, m.id))
     if model is None:
         return None
     actions: tuple[Action, ...] = (AbortRequests(model.id),)
     if seen.emergency:
-        # Also when it drains already: a drain to make room has no deadline, but this mark has one.
+        # Even if it drains already: a drain to make room has no deadline, but this mark has one.
         actions += (MarkPendingUnload(model.id),)
     return Step(f"Hard and nothing idle: requests of '{model.id}' are ended.", actions, last=True)
 
 
 def abort_loads(seen: Observation) -> Step | None:
-    """When no unpinned model is loaded, every load stops, those of pinned models too."""
+    """When no unpinned model is loaded, every load stops, including loads of pinned models."""
     loads = [m.id for m in seen.snapshot.models if m.loading and not m.load_aborting]
     if seen.unpinned or not loads:
         return None
@@ -194,7 +194,7 @@ def reclaim_when_idle(seen: Observation) -> Step | None:
 
 
 def warn(seen: Observation) -> Step | None:
-    """Nothing of ours is left to give up."""
+    """The daemon has nothing left to give up."""
     return Step("Over the soft mark with nothing left to give up.", last=True)
 
 
@@ -228,8 +228,8 @@ _CALM = {
 
 
 def _abort_found_nothing(seen: Observation) -> bool:
-    """The abort that should have ended the tick found no request to end: all leases may belong to
-    clients that do not read."""
+    """Whether the last abort found no request to end, as when all leases belong to clients that do
+    not read. The tick goes on then."""
     done = seen.outcome(AbortRequests)
     return done is not None and not done.accepted
 
@@ -239,7 +239,7 @@ def _buffer_cache_is_large(seen: Observation) -> bool:
 
 
 def _victim(seen: Observation) -> ModelView | None:
-    """The idle model to unload next, without those that this tick has tried."""
+    """The idle model to unload next, except models that this tick has tried already."""
     untried = (model for model in seen.unpinned if not seen.tried(EvictModel, model.id))
     return next(iter(choose_victims(untried)), None)
 

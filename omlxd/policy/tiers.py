@@ -1,4 +1,4 @@
-"""Every constant of the memory guard in one table, and the policy that the user sets."""
+"""All constants of the memory guard in one table, and the policy that the user sets."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ class TierConstants:
     """One column of the table. Fractions are of the ceiling unless said otherwise."""
 
     reserve_share: float
-    """Share of RAM left to the machine, kept between the two bounds below."""
+    """Share of RAM left to the machine, limited by the two bounds below."""
     reserve_low: int
     reserve_high: int
     reclaim_ratio: float
@@ -69,7 +69,7 @@ RESUME_MARGIN = 0.02
 """Admission resumes this share of the ceiling below the soft mark."""
 MEDIAN_SAMPLES = 3
 SAMPLE_LIMIT = 5.0
-"""A reading or sample older than this (seconds) decides nothing any more."""
+"""Seconds; an older reading or sample is not used for decisions."""
 RELEASE_WINDOW = 10.0
 """Seconds over which driver-held graphics memory is compared with its own minimum."""
 RELEASE_REUSE = 2.0
@@ -81,15 +81,15 @@ WIRED_ADVICE_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class GuardPolicy:
-    """What the user asked for. None is the value of the tier (for the ceiling: no ceiling is
+    """The user's settings. None means the value of the tier (for the ceiling: no ceiling is
     set)."""
 
     enabled: bool = True
     enforce: bool = True
-    """False is monitor mode: the same decisions, shown and logged, none carried out."""
+    """False is monitor mode: the same decisions are shown and logged, but not carried out."""
     tier: Tier = Tier.BALANCED
     custom_ceiling_bytes: int | None = None
-    """Used by the ``custom`` tier only; kept for later while another tier is set."""
+    """Used by the ``custom`` tier only. It is kept while another tier is set."""
     soft_threshold: float | None = None
     hard_threshold: float | None = None
 
@@ -123,7 +123,7 @@ class Mistake:
 
 
 def mistakes(policy: GuardPolicy, changed: Collection[str] = ()) -> tuple[Mistake, ...]:
-    """Everything that is wrong with the merged, effective policy; empty when all is right.
+    """All mistakes in the merged, effective policy; empty if there are none.
 
     ``changed`` names the fields that this call (or the configuration file) sets. A custom ceiling
     with another tier is refused only when it is set now; one from earlier is kept for later.
@@ -184,7 +184,7 @@ def _origin(value: float, own: float | None, tier: Tier) -> str:
 
 
 class ClampCause(Enum):
-    """Why a custom ceiling is not, or not wholly, in force."""
+    """Why a custom ceiling is not, or not fully, in force."""
 
     RAM_RESERVE = "ram_reserve"
     METAL_CAP = "metal_cap"
@@ -193,7 +193,7 @@ class ClampCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """A setting that another bound overrides: what was asked for, what is in force, and why."""
+    """A setting that another bound overrides: the wanted value, the value in force, and why."""
 
     name: str
     asked: int
@@ -204,7 +204,7 @@ class Clamp:
 
 
 def clamps(policy: GuardPolicy, static: int, metal: int | None) -> tuple[Clamp, ...]:
-    """Every bound that overrides the custom ceiling now; each is reported to the user.
+    """All bounds that override the custom ceiling now; each is reported to the user.
 
     ``static`` is the static term of the policy's tier, ``metal`` the metal term if known.
     """

@@ -1,4 +1,4 @@
-"""How much memory the daemon uses, from its footprint and the allocator, without old numbers."""
+"""The daemon's memory usage, by its footprint and the allocator, without old numbers."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ class ReleaseWindow:
     """Graphics memory beyond the allocator's own numbers during the last ten seconds."""
 
     excess: tuple[tuple[float, int], ...] = ()
-    """(time, bytes), both ascending. A sample that is larger than a later one cannot be the minimum
-    any more, so it is not kept."""
+    """(time, bytes), both ascending. A sample larger than a later one can never be the minimum, so
+    it is not kept."""
     result: tuple[float, int] | None = None
-    """(time, bytes) of the last result that fresh numbers gave."""
+    """(time, bytes) of the last result from fresh numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ def recent(reading: MemoryReading, name: str, now: float) -> int | None:
 
 
 def recent_pressure(reading: MemoryReading, now: float) -> OsPressure | None:
-    """What the system itself reports, or None when it is unknown or too old to decide on."""
+    """The pressure that the system reports, or None when it is unknown or too old to decide on."""
     return reading.os_pressure if age(reading, "os_pressure", now) <= SAMPLE_LIMIT else None
 
 
 def fresh_sample(sample: AllocatorSample | None, now: float) -> AllocatorSample | None:
-    """The sample, or None when it is too old: nothing is decided on old allocator numbers."""
+    """The sample, or None when it is too old for decisions."""
     return sample if sample is not None and now - sample.taken_at <= SAMPLE_LIMIT else None
 
 
@@ -61,8 +61,8 @@ def unreleased(
 ) -> tuple[int, ReleaseWindow]:
     """(bytes that the allocator has freed and the driver still holds, next window).
 
-    It is the graphics footprint less active bytes and buffer cache, less the minimum of the same
-    over the window, since some of it is always there. ``sample`` must be fresh or None.
+    It is the graphics footprint less active bytes and buffer cache, less the minimum of this
+    difference over the window, because a part is always there. ``sample`` must be fresh or None.
     """
     if graphics is None:
         return 0, ReleaseWindow()
@@ -82,8 +82,8 @@ def unreleased(
 def measure_usage(
     reading: MemoryReading, sample: AllocatorSample | None, window: ReleaseWindow, now: float
 ) -> tuple[Usage, ReleaseWindow]:
-    """(usage, next window): the larger one of the active bytes, and the footprint less what the
-    driver still holds."""
+    """(usage, next window). Usage is the larger one of the active bytes, and the footprint less the
+    freed memory that the driver still holds."""
     fresh = fresh_sample(sample, now)
     footprint = recent(reading, "footprint", now)
     graphics = recent(reading, "graphics_footprint", now)
