@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 Joining = Literal["bytes", "bytes_less_space", "context"]
-"""How the bytes of tokens become text: joined and read as UTF-8 (byte-level BPE); the same
-without one space at the start of a text (sentencepiece); or only by ``decode`` of all tokens.
-These are strings, so that a class can implement the protocol without an import."""
+"""How tokens become text. ``bytes``: join their bytes and read them as UTF-8 (byte-level BPE).
+``bytes_less_space``: the same without one space at the start of a text (sentencepiece).
+``context``: only ``decode`` of all tokens gives it. Strings need no import in other classes."""
 
 
 class Tokenizer(Protocol):

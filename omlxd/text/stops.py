@@ -23,7 +23,7 @@ class Passed:
 
 
 class StopStrings:
-    """Cuts an answer before the first stop string that is complete.
+    """Cuts an answer before the stop string that completes first.
 
     If several are complete at the same character, the longest counts, so the result does not
     depend on how the text was cut into pieces. Raises ValueError for an empty stop string.

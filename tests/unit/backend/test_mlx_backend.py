@@ -1,4 +1,4 @@
-"""What is said of a failure, and which failures of the device end the process."""
+"""The text of a failure, and which failures of the device end the process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reading shapes from configs: what is understood, and what says why it is not."""
+"""Reading shapes from configs: which are understood, and the reasons of the others."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What of a model folder is refused before a library reads its tokenizer."""
+"""Parts of a model folder that are refused before a library reads its tokenizer."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Makes the end of an engine quick."""
+"""Makes the end of each engine fast."""
 
 import gc
 
@@ -7,6 +7,6 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def _what_earlier_tests_left_is_not_looked_at() -> None:
-    """By the collection of garbage with which each engine ends."""
+    """The garbage collection at the end of each engine does not look at older objects."""
     gc.collect()
     gc.freeze()

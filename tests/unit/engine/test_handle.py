@@ -36,7 +36,7 @@ class Rig:
         )
 
     def close_gate(self) -> threading.Event:
-        """Let the device thread stop before its next step or piece."""
+        """Make the device thread stop before its next step or piece."""
         self.backend.gate = threading.Event()
         return self.backend.gate
 
@@ -45,7 +45,7 @@ class Rig:
 
 
 class FaultyClock(FakeClock):
-    """Once told to, fails everybody but the device thread."""
+    """Once switched on, it raises on every thread except the device thread."""
 
     broken = False
 
@@ -137,7 +137,7 @@ async def test_unload_says_what_came_free_and_ends_requests(rig: Rig) -> None:
 
 
 def phase_in(rig: Rig, request_id: str) -> RequestPhase | None:
-    """Where the device thread has a request; None before it has met it."""
+    """The phase of a request on the device thread; None before the thread has received it."""
     batches = rig.backend.models["/m"].batches
     batch = batches[0] if batches else None
     if batch is None or not batch.said:
@@ -306,7 +306,7 @@ async def test_events_that_cannot_be_taken_are_a_death_and_leave_nobody_waiting(
 
 @pytest.mark.parametrize("by", ["abort", "death"])
 async def test_requests_that_end_together_have_an_error_each(by: str) -> None:
-    """One object raised in several tasks would collect the tracebacks of all of them."""
+    """One error object that is raised in several tasks would collect all their tracebacks."""
     rig = Rig()
     rig.engine.start()
     await rig.engine.load("m", "/m").result()

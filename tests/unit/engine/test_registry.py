@@ -23,7 +23,7 @@ def open_one(requests: RequestRegistry, name: str, phase: RequestPhase | None) -
                 request.phase = phase
                 await asyncio.Event().wait()
         except ShuttingDown as error:
-            # The error event is written after it; a cancellation left pending would cut it.
+            # The error event is written after this; a pending cancellation would interrupt it.
             await asyncio.sleep(0)
             return id(error)
         return 0

@@ -40,7 +40,7 @@ def submit(under_test: Scheduler, *lengths: int) -> None:
 
 
 def done(under_test: Scheduler, plan: StepPlan, *, seconds: float = 0.125) -> None:
-    """Tell it that the plan's whole prefill was done, and a token for each decoding one."""
+    """Report the plan's whole prefill as done, with one token for each decoding sequence."""
     totals = {s.spec.id: s.prefill_tokens for s in plan.enter}
     prefilled = tuple(Prefilled(i, n, totals.get(i, n)) for i, n in plan.prefill)
     tokens = tuple((i, NewToken(7)) for i in plan.decode)
@@ -48,7 +48,7 @@ def done(under_test: Scheduler, plan: StepPlan, *, seconds: float = 0.125) -> No
 
 
 def decoding(*lengths: int, **options: Any) -> Scheduler:
-    """One whose requests r0, r1, ... all decode."""
+    """A scheduler whose requests r0, r1, ... all decode."""
     under_test = scheduler(**options)
     submit(under_test, *lengths)
     done(under_test, under_test.schedule(BUDGET))
@@ -65,7 +65,7 @@ def ended(events: Sequence[Event]) -> dict[str, object]:
 
 
 def counts(events: Sequence[Event]) -> tuple[int, int, int]:
-    """(running, waiting, bytes of cache), as the last event says."""
+    """(running, waiting, bytes of cache) of the last event."""
     last = events[-1]
     assert isinstance(last, Stepped)
     return last.running, last.waiting, last.cache_bytes
@@ -75,7 +75,7 @@ def counts(events: Sequence[Event]) -> tuple[int, int, int]:
 
 
 def test_a_plan_and_a_result_are_plain_data() -> None:
-    """They can be sent to another process: what comes out there is the same."""
+    """They can be sent to another process, and arrive there unchanged."""
     state = SequenceState("key", 2, 4096)
     plan = StepPlan(
         save=(("a", "key"),),

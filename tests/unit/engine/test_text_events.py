@@ -22,7 +22,7 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
 def playing(*script: ScriptStep) -> FakeGeneration:
-    """Of a prompt of 7 tokens, 3 of them cached."""
+    """A generation with a prompt of 7 tokens, 3 of them cached."""
     generation = FakeGeneration(a_sequence(prompt=range(7)), script)
     generation.cached_tokens = 3
     return generation
@@ -96,7 +96,7 @@ async def test_white_space_deltas_are_kept() -> None:
 
 @pytest.mark.parametrize("together", [1, 2, 6])
 async def test_a_stop_string_cancels_at_once_and_is_never_sent(together: int) -> None:
-    """T38, T55: counted up to the token that completed it."""
+    """T38, T55: tokens count up to the one that completed the stop string."""
     tokenizer = PieceTokenizer()
     tokens = tokenizer.tokens([b"Fine.", b"\n", b"\nUs", b"er: x", b" more", b" and more"])
     generation = playing(*arrivals(tokens, together=together))

@@ -121,7 +121,7 @@ def only(kind: type[E], events: Sequence[Event]) -> list[E]:
 
 
 def said(events: Sequence[Event]) -> list[str]:
-    """Ids of the requests whose tokens ``events`` bring, in order."""
+    """Ids of the requests that have tokens in ``events``, in order."""
     return [i for e in only(Stepped, events) for i, _ in e.tokens]
 
 

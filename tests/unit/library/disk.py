@@ -44,7 +44,7 @@ def make_model(folder: Path, *, config: Mapping[str, Any] | None = None) -> Path
 
 
 def make_hub_model(cache: Path, name: str, *, commit: str = "a" * 40, ref: bool = True) -> Path:
-    """As huggingface_hub lays it out: links from the snapshot into blobs."""
+    """A model in the layout of huggingface_hub: links from the snapshot into blobs."""
     repository = cache / f"models--{name.replace('/', '--')}"
     snapshot = repository / "snapshots" / commit
     snapshot.mkdir(parents=True)

@@ -186,7 +186,7 @@ def test_junk_is_skipped_and_stops_nobody(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_weights_file_is_named(tmp_path: Path, damage: bytes, reason: str) -> None:
-    """T61: truncated safetensors, git-LFS pointers, lying headers: listed as broken."""
+    """T61: truncated safetensors, git-LFS pointers, false headers: listed as broken."""
     make_model(tmp_path / "good")
     bad = make_model(tmp_path / "bad")
     (bad / "model.safetensors").write_bytes(damage)
@@ -434,7 +434,7 @@ def test_a_shard_without_its_siblings_is_broken(tmp_path: Path) -> None:
 
 
 def test_nothing_that_is_found_fails_to_be_shown(tmp_path: Path) -> None:
-    """T61: half a character, or a control, in any name or text of a folder."""
+    """T61: half a character, or a control character, in any name or text of a folder."""
     half = "\ud800\x1b[2J"
     for name in ("config", "method", "index", "bits", "tokenizer", "type"):
         make_model(tmp_path / name, config={"architectures": [half], half: [half, {half: half}]})
@@ -479,7 +479,7 @@ def test_a_name_that_is_no_text_is_shown_with_escapes(tmp_path: Path) -> None:
 
 
 def texts(value: object) -> list[str]:
-    """All in ``value``, at any depth."""
+    """All texts in ``value``, at any depth."""
     match value:
         case str():
             return [value]

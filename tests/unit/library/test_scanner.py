@@ -1,4 +1,4 @@
-"""Where models are looked for, and scans on threads: folders absent, hanging, coming back."""
+"""Where models are searched, and scans on threads: folders absent, hanging, coming back."""
 
 import asyncio
 import threading
@@ -24,10 +24,10 @@ class Disk:
         self.stuck: dict[str, threading.Event] = {}
         self.looks: list[str] = []
         self.state: dict[str, RootState] = {}
-        """Of roots that are there and cannot be read."""
+        """The states of roots that exist and cannot be read."""
 
     def scan(self, path: str, headers: HeaderCache) -> RootScan:
-        """What it held when the look began."""
+        """What the root held when the scan began."""
         self.looks.append(path)
         held = self.holds.get(path)
         if path in self.stuck:
@@ -64,7 +64,7 @@ async def test_all_roots_are_joined_in_order() -> None:
 
 
 async def test_a_root_that_fails_for_a_moment_keeps_its_models() -> None:
-    """An error that may pass must not unload a model in use; absence is another thing."""
+    """A temporary error must not unload a model in use; a missing folder may."""
     disk = Disk()
     disk.holds = {"/one": [a_model("m")]}
     watch = Watch(disk, "/one")

@@ -1,4 +1,4 @@
-"""What could not be read is not taken for gone, nor a download for a damaged model."""
+"""An unreadable folder does not count as deleted, nor a download as a damaged model."""
 
 import errno
 import os

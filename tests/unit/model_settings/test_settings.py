@@ -315,7 +315,7 @@ async def test_a_default_that_is_not_there_is_called_the_default() -> None:
 async def test_the_nearest_names_are_looked_for_only_when_they_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They take longer than a whole status may."""
+    """They take longer than a whole ``/status`` may take."""
     house = House(a_model("m"), a_model("n"), options=PoolOptions(default="o"))
     monkeypatch.delattr("difflib.get_close_matches")
     assert not any(status.default for status in house.pool.statuses())

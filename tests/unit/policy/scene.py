@@ -74,7 +74,7 @@ def ceilings(**facts: Any) -> Ceilings:
 
 @dataclass
 class ToyMachine:
-    """Carries decisions out at once and honestly; nothing in it decides."""
+    """Carries out decisions at once and exactly; it decides nothing itself."""
 
     models: list[ModelView] = field(default_factory=list)
     base: int = 0
@@ -149,7 +149,7 @@ class ToyMachine:
         return ActionOutcome(action, freed=before - self.usage)
 
     def _shrink(self, size: int) -> int:
-        """What is dropped only moves into the pool."""
+        """Dropped memory only moves into the pool."""
         dropped = min(size, self.cached or 0)
         self.cached = (self.cached or 0) - dropped
         self.pool += dropped

@@ -16,7 +16,7 @@ from omlxd.policy.batching import (
 )
 
 LONG = 60.0
-"""Seconds of prefill that no share of makes the wait shorter."""
+"""Seconds of prefill; no share of it makes the wait shorter."""
 
 
 def test_one_that_comes_alone_waits_for_next_to_nothing() -> None:

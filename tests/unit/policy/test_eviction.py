@@ -27,7 +27,7 @@ Views = st.lists(
 
 
 def idle(model: ModelView) -> bool:
-    """It may be unloaded, and nobody uses it."""
+    """It may be unloaded, and no request uses it."""
     return not any((model.busy, model.pinned, model.loading, model.unloading))
 
 

@@ -56,7 +56,7 @@ def test_a_model_without_growing_layers_has_no_bytes_a_token() -> None:
 
 
 def test_deepseek_v3_keeps_70272_bytes_a_token() -> None:
-    """61 layers of 512 + 64 elements of 2 bytes, whatever the heads are."""
+    """61 layers of 512 + 64 elements of 2 bytes, for any number of heads."""
     layer = LayerShape(token_bytes=576 * 2, attention=Attention(128, 128, 128, latent=True))
     assert footprint(shape((layer, 61)), Workload(context=1)).kv_token == 70_272
 

@@ -228,7 +228,7 @@ def test_a_machine_left_to_the_guard_settles(toy: ToyMachine) -> None:
         left = [m for m in toy.models if not (m.pinned or m.loading)]
         assert len(left) <= 1 or all(m.busy for m in left)
         if last.memory.level is Level.HARD:
-            # A lease without a request is all that an abort cannot end.
+            # An abort can end everything except a lease without a request.
             assert not [m for m in left if not m.busy]
             assert not [m for m in left if m.requests]
 

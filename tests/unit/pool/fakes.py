@@ -1,4 +1,4 @@
-"""An engine, timers and a clock that do what a test says, without threads and without waiting."""
+"""A fake engine, timers and a clock that a test controls, without threads and without waiting."""
 
 import asyncio
 import heapq
@@ -44,7 +44,7 @@ class FakeTimer:
 
 
 class FakeTime:
-    """A clock that moves only when told to, and the timers that hang on it."""
+    """A clock that moves only when a test moves it, and its timers."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -60,7 +60,7 @@ class FakeTime:
         return timer
 
     async def pass_by(self, seconds: float) -> None:
-        """Timers ring in order, and what they set off runs before the next."""
+        """Timers fire in order. The tasks that one timer starts run before the next timer."""
         end = self.now + seconds
         await settle()
         rung = 0
@@ -113,7 +113,7 @@ class FakeTicket:
         self.answer.set_exception(error)
 
     def stop(self) -> None:
-        """The piece in which the cancellation is seen."""
+        """Run the piece in which the load sees its cancellation."""
         self.fail(ModelLoadCancelled("cancelled"))
 
 
@@ -239,7 +239,7 @@ def ceilings(
 
 
 class FakeMachine:
-    """Memory that holds what the fake engine has loaded, and ``others`` bytes."""
+    """Memory with the models that the fake engine has loaded, and ``others`` bytes."""
 
     def __init__(self, total: int, **more: Any) -> None:
         self.ceilings = ceilings(total, **more)
@@ -253,7 +253,7 @@ class FakeMachine:
         self.reading: MemoryReading | None = None
 
     def keep(self, freed: int) -> None:
-        """What was dropped still shows in the process's footprint."""
+        """Dropped bytes still show in the process's footprint."""
         self.residue += freed
 
     def used(self) -> int:
@@ -332,7 +332,7 @@ class House:
             options,
             self.library,
             PoolPorts(
-                # It fits by shape; the pool takes the engine itself, of which there is one.
+                # It has the engine's methods. The pool's type is the one real engine.
                 engine=cast(Engine, self.engine),
                 load_tokenizer=self._tokenizer,
                 clock=self.time.clock,
@@ -344,7 +344,7 @@ class House:
         self.show(*models)
 
     def show(self, *models: CatalogModel, broken: Any = ()) -> None:
-        """What a scan finds on disk."""
+        """Set the models that a scan finds on disk."""
         self.library.adopt(merge([a_scan(*models, broken=broken)]))
 
     def state(self, model_id: str) -> str:
@@ -367,14 +367,14 @@ class House:
 
 
 class Use:
-    """A client: asks for a lease and keeps it until told to leave."""
+    """A client: takes a lease and keeps it until the test ends it."""
 
     def __init__(self, pool: EnginePool, model_id: str, request_id: str, more: Any) -> None:
         self.lease: Any = None
         self.leave = asyncio.Event()
         self.task = asyncio.create_task(self._run(pool, model_id, request_id, more))
-        # Looked at, or its traceback is written whenever garbage is collected: in the midst of
-        # what parses Python, Python 3.11 fails at that.
+        # Retrieve the error. Otherwise a garbage collection writes its traceback, and Python 3.11
+        # fails at this while it parses Python.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _run(self, pool: EnginePool, model_id: str, request_id: str, more: Any) -> None:

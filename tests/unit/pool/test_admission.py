@@ -91,7 +91,7 @@ async def test_pinned_models_and_other_programs_are_in_the_way_now() -> None:
 
 
 async def test_a_short_context_is_given_no_better_verdict_than_its_load() -> None:
-    """A load has room for a first prompt, however short the ones to come."""
+    """A load needs room for a first prompt, even if all prompts are shorter."""
     model = a_llama("m")
     alone = load_need(model, MeasuredSizes())
     work = working_memory(model, 100).footprint

@@ -1,4 +1,4 @@
-"""What clients read of a load that failed."""
+"""The errors of failed loads, as clients read them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a load is promised, what it really takes, and what of it is remembered."""
+"""The bytes that a load is promised, that it really takes, and that are remembered."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.support.at_once import AtOnce
 from tests.unit.pool.fakes import FakeActivity, FakeMachine, House, MiB, a_model, settle
 
 REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
-"""Like the log's own, which holds the id of the request that is being answered."""
+"""Like the context variable of the log, which holds the id of the current request."""
 
 
 async def test_a_load_that_outgrows_its_promise_goes_on_where_there_is_room() -> None:
@@ -35,7 +35,7 @@ async def test_a_load_that_outgrows_its_promise_goes_on_where_there_is_room() ->
 
 
 async def test_a_load_that_outgrows_its_promise_waits_in_the_queue_for_the_rest() -> None:
-    """Its files say 50 MiB, the backend makes 100 of them, and a model in use is in the way."""
+    """Its files have 50 MiB, the backend needs 100 MiB, and a model in use leaves no room."""
     house = House(
         a_model("a", size=50 * MiB),
         a_model("b", size=70 * MiB),
@@ -109,7 +109,7 @@ async def test_a_pinned_model_that_outgrows_its_promise_is_still_preloaded() -> 
 
 
 def two_beside_each_other() -> House:
-    """Both fit, and the headroom for one first prefill, but not for both: 5 MiB each."""
+    """Both models fit, with headroom for one first prefill (5 MiB), but not for two."""
     return House(
         a_model("a", size=100 * MiB),
         a_model("b", size=100 * MiB),
@@ -195,7 +195,7 @@ async def test_what_the_allocator_pools_is_not_counted_as_the_models() -> None:
 
 
 async def test_idleness_begins_when_a_model_is_loaded() -> None:
-    """A preload that took longer than the idle timeout would be dropped at once."""
+    """Otherwise a preload that took longer than the idle timeout would be dropped at once."""
     options = PoolOptions(idle_timeout=60.0)
     house = House(a_model("a"), auto=False, options=options)
     house.pool._residency.records["a"].preload = True

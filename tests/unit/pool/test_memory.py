@@ -31,7 +31,7 @@ from tests.support.fake_generation import a_sequence
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, ceilings, settle
 
 ROOM = 160 * MiB
-"""For one of two models of 100 MiB."""
+"""Bytes; enough for one of two models of 100 MiB."""
 
 
 def two_models(**more: Any) -> House:
@@ -164,7 +164,7 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
     )
     first = house.use("a", "1")
     await settle()
-    # Behind the head of the queue nothing is planned, and the numbers are there all the same.
+    # Behind the head of the queue nothing is planned, but the error has the numbers anyway.
     second, third = house.use("b", "2"), house.use("c", "3")
     await house.time.pass_by(10)
     for use in (second, third):
@@ -189,7 +189,7 @@ async def test_a_wait_that_ends_at_its_deadline_names_its_numbers() -> None:
         (50, None, "soft", 144 * MiB),
         (42, None, "resume", 144 * MiB - int(160 * MiB * 0.02)),
         (0, critical, "os_pressure", None),
-        # Memory has come free since the guard looked.
+        # Memory came free after the guard's last look.
         (0, None, "hard", 152 * MiB),
     ):
         machine.others, machine.reading = others * MiB, reading
@@ -335,7 +335,7 @@ async def test_memory_that_never_shows_as_free_is_waited_for_only_so_long() -> N
 
 
 async def test_the_process_s_own_ups_and_downs_hold_up_no_load() -> None:
-    """Of a small model a few megabytes are more than the share that must show."""
+    """For a small model a few megabytes are more than the share that must show."""
     house = two_models(options=PoolOptions(settle_limit=5.0))
     machine = house.machine
     assert machine is not None
@@ -374,7 +374,7 @@ async def test_what_another_model_takes_meanwhile_does_not_hide_what_came_free()
 
 
 async def test_a_model_in_use_that_drains_is_not_taken_for_residue() -> None:
-    """T07: what other parts of the process hold counts while the old model is still there."""
+    """T07: memory of other parts of the process counts while the old model is still loaded."""
     house = two_models(options=PoolOptions(drain_after=5.0))
     machine = house.machine
     assert machine is not None
@@ -394,7 +394,7 @@ async def test_a_model_in_use_that_drains_is_not_taken_for_residue() -> None:
 
 
 async def test_residue_of_what_was_unloaded_for_a_load_does_not_refuse_it() -> None:
-    """The footprint still shows the old model; the allocator says that it is gone."""
+    """The footprint still includes the old model, but the allocator does not."""
     house = two_models(options=PoolOptions(settle_limit=5.0))
     machine = house.machine
     assert machine is not None
@@ -408,7 +408,7 @@ async def test_residue_of_what_was_unloaded_for_a_load_does_not_refuse_it() -> N
 
 
 async def test_room_made_for_a_request_that_left_says_nothing_of_the_next() -> None:
-    """The footprint is passed over only by the load that something was unloaded for."""
+    """Only the load for which a model was unloaded may ignore the footprint."""
     house = two_models(auto=False)
     machine = house.machine
     assert machine is not None
@@ -443,7 +443,7 @@ async def test_no_more_models_are_drained_than_it_takes() -> None:
     waiting = house.use("b", "4")
     await house.time.pass_by(40)
     assert (house.state("a"), house.state("c")) == ("draining", "ready")
-    # Now "c" is the one that was not used for longest.
+    # Now "c" is the least recently used model.
     await using_a[0].done()
     await house.time.pass_by(10)
     assert (house.state("a"), house.state("c")) == ("draining", "ready")
@@ -465,7 +465,7 @@ async def test_an_unload_gives_the_heap_back() -> None:
 
 @pytest.mark.parametrize("how", ["cancelled", "failed"])
 async def test_a_load_that_ends_without_a_model_gives_its_memory_back_first(how: str) -> None:
-    """The heap is trimmed, and the model is Loading with its reservation until that shows."""
+    """The heap is trimmed. Until readings show it, the model is Loading with its reservation."""
     calls: list[str] = []
     house = two_models(auto=False, release_memory=lambda: calls.append("trim"))
     machine = house.machine
@@ -571,7 +571,7 @@ async def test_a_model_pinned_since_the_decision_is_not_marked_for_unload() -> N
 
 
 async def test_an_answer_that_is_only_unread_is_no_request_that_could_be_ended() -> None:
-    """A stalled client keeps its lease; the guard must see that nothing of it can be aborted."""
+    """A stalled client keeps its lease; the guard must see that it has no request to abort."""
     house = House(a_model("a"))
     use = house.use("a")
     await settle()
@@ -619,7 +619,7 @@ async def test_a_drain_to_make_room_gets_a_deadline_in_an_emergency() -> None:
 
 
 async def stopped_by_the_guard(house: House, name: str = "a") -> None:
-    """Its load in progress, to the end."""
+    """The guard stops its load in progress, until the load has ended."""
     await house.pool.apply(AbortLoads((name,)))
     house.engine.tickets[-1].stop()
     await settle()
@@ -645,8 +645,8 @@ async def test_loads_stopped_by_the_guard_tell_their_waiters_why() -> None:
 
 
 async def test_who_asks_for_a_load_that_the_guard_stopped_waits_in_the_queue() -> None:
-    """ "does not fit now: waits in the queue": the model is not broken. However often it was
-    stopped, the next request is answered as soon as the pressure is over."""
+    """ "does not fit now: waits in the queue": the model is not broken. Even after many stops,
+    the next request is answered as soon as the pressure is over."""
     machine = FakeMachine(ROOM)
     house = House(a_model("p"), a_model("a"), machine=machine, auto=False)
     first = house.use("p")
@@ -664,7 +664,7 @@ async def test_who_asks_for_a_load_that_the_guard_stopped_waits_in_the_queue() -
         late = house.use("a")
         house.engine.tickets[-1].stop()
         await house.time.pass_by(100)
-        # Asked after the guard's word, and not told it: pressure alone keeps it waiting.
+        # It came after the stop and does not get its error: only pressure makes it wait.
         assert (house.state("a"), late.error) == ("queued", None)
         late.task.cancel()
         await settle()
@@ -680,7 +680,7 @@ async def test_who_asks_for_a_load_that_the_guard_stopped_waits_in_the_queue() -
 
 
 async def test_a_stopped_load_begins_no_sooner_than_the_guard_can_look_again() -> None:
-    """No load, stop, load without end: requests keep coming, room seems to be there at once."""
+    """No endless loop of load and stop while requests keep coming and room seems to be free."""
     house = House(a_model("a"), machine=FakeMachine(ROOM), auto=False)
     uses = [house.use("a")]
     await settle()
@@ -694,7 +694,7 @@ async def test_a_stopped_load_begins_no_sooner_than_the_guard_can_look_again() -
         await house.time.pass_by(4)
         assert house.state("a") == "loading"
     assert house.engine.loads_of("a") == 11
-    # Nobody was stopped twice, and only the last one still waits.
+    # No request was stopped twice, and only the last one still waits.
     assert all(isinstance(use.error, MemoryPressureAborted) for use in uses[:-1])
     assert (len(uses), uses[-1].error) == (11, None)
     uses[-1].task.cancel()
@@ -718,7 +718,7 @@ async def test_a_guard_that_only_watches_by_now_delays_no_load_that_it_stopped()
 
 
 async def test_a_preload_that_the_guard_stops_again_and_again_pauses_ever_longer() -> None:
-    """Nobody asks for it, so nothing else would slow it down; a request is not held up by it."""
+    """No request asks for it, so only the pause slows it down. A request does not wait for it."""
     options = PoolOptions(retry_first=10.0, retry_longest=40.0)
     house = House(a_model("a"), machine=FakeMachine(ROOM), auto=False, options=options)
     await house.pool.change_settings("a", {"pinned": True})
@@ -802,7 +802,7 @@ async def test_what_is_not_about_models_is_not_for_the_pool() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_forty_mixed_requests_from_eight_clients_are_all_answered(seed: int) -> None:
-    """Room for one of two: nothing refused, nothing cut, at most five loads each, in order."""
+    """Room for one of two: no request refused or cut, at most five loads each, in order."""
     house = two_models()
     chance = random.Random(seed)
     served: list[tuple[str, int]] = []

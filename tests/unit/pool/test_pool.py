@@ -201,7 +201,7 @@ async def test_an_unload_of_a_loading_model_cancels_the_load() -> None:
 
 
 async def test_a_failed_load_tells_every_waiter_and_is_left_alone_for_a_while() -> None:
-    """T61: the load fails cleanly, the next try waits, and nothing sticks for ever."""
+    """T61: the load fails cleanly, the next try waits, and no failure lasts for ever."""
     house = House(a_model("m"), auto=False, options=PoolOptions(retry_first=10.0))
     uses = [house.use("m", "1"), house.use("m", "2")]
     await settle()
@@ -357,7 +357,7 @@ async def test_a_fault_in_a_load_fails_only_that_load() -> None:
 
 
 async def test_a_fault_in_an_unload_is_told_to_the_daemon() -> None:
-    """Whoever waits for the model would wait for ever: no half-alive daemon."""
+    """Requests would wait for the model for ever, so the daemon must not stay half alive."""
 
     def failing() -> None:
         raise OSError("injected")
@@ -457,7 +457,7 @@ async def test_an_idle_model_is_unloaded_after_its_timeout() -> None:
 
 
 async def test_an_idle_timeout_needs_nobody_to_look() -> None:
-    """The guard may be off, or look rarely."""
+    """The guard may be off, or may look rarely."""
     options = PoolOptions(idle_timeout=100.0)
     house = House(a_model("a"), a_model("b"), options=options)
     await house.pool.load("a")
@@ -562,7 +562,7 @@ async def test_a_replaced_model_is_loaded_anew_for_the_next_request() -> None:
 
 @pytest.mark.parametrize("state", ["ready", "queued", "loading"])
 async def test_tokens_of_a_replaced_model_never_reach_the_one_in_its_place(state: str) -> None:
-    """They mean something else to it."""
+    """The new model would read them differently."""
     settings = {"m": ModelSettings(max_concurrent_requests=1)}
     machine = FakeMachine(15 * MiB)
     house = House(
@@ -724,7 +724,7 @@ async def test_the_guard_is_woken_when_memory_changes() -> None:
 
 
 async def test_a_model_is_in_use_until_the_device_has_let_go_of_its_requests() -> None:
-    """Or the guard would unload it for the memory of requests that it has just ended."""
+    """Otherwise the guard would unload it for the memory of requests that it just ended."""
     house = House(a_model("m"))
     await house.pool.load("m")
     house.engine.activity["m"] = FakeActivity(held=1)

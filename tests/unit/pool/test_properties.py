@@ -1,4 +1,4 @@
-"""Whatever clients, engine, guard, disk and time do: nothing is lost and everything ends."""
+"""For any events of clients, engine, guard, disk and time: nothing is lost, everything ends."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tests.unit.pool.fakes import FakeMachine, House, MiB, Use, a_model, settle
 NAMES = ("a", "b", "c")
 SIZES = {"a": 100 * MiB, "b": 90 * MiB, "c": 30 * MiB}
 TIMES = (0.5, 1, 1.4, 3)
-"""A load's true size, of what the files say."""
+"""A load's true size, as a multiple of the size of its files."""
 
 requests = st.tuples(st.just("request"), st.sampled_from(NAMES))
 ends = st.tuples(st.just("load ends"), st.sampled_from(["well", "well", "badly", "progress"]))
@@ -165,7 +165,7 @@ class World:
         return all(task.done() for task in tasks) and all(t.answer.done() for t in tickets)
 
     async def end(self) -> None:
-        """Clients leave, loads and unloads end: everything must come to rest."""
+        """Clients leave, loads and unloads end: then nothing may still be in progress."""
         self.machine.paused = False
         for name in NAMES:
             self.change(name, "pinned", None)

@@ -1,4 +1,4 @@
-"""The queue for memory: its order, who makes room for whom, and who stays after all."""
+"""The queue for memory: its order, which models make room, and which stay after all."""
 
 import asyncio
 from dataclasses import replace
@@ -13,7 +13,7 @@ from omlxd.pool.options import PoolOptions
 from tests.unit.pool.fakes import FakeMachine, House, MiB, a_model, settle
 
 ROOM = 160 * MiB
-"""For one of two models of 100 MiB."""
+"""Bytes; enough for one of two models of 100 MiB."""
 
 
 def two_models(**settings: ModelSettings) -> House:
@@ -35,7 +35,7 @@ def three_models(*names: str) -> House:
 
 
 async def test_one_long_answer_does_not_take_both_models_down() -> None:
-    """A request for each model comes every 100 s, the resident one answers all of its own."""
+    """A request for each model comes every 100 s; the resident model answers all of its own."""
     house = two_models()
     stream = house.use("a", "stream")
     await settle()
@@ -61,7 +61,7 @@ async def test_one_long_answer_does_not_take_both_models_down() -> None:
 
 
 async def test_the_model_stays_when_the_request_that_it_drained_for_is_gone() -> None:
-    """Whoever waits next waits as long as the first did, since it came."""
+    """The next request waits as long after its arrival as the first one did."""
     house = two_models()
     first = house.use("a", "1")
     await settle()
@@ -90,7 +90,7 @@ async def test_the_model_stays_when_the_request_that_it_drained_for_is_gone() ->
 async def test_the_model_leaves_for_the_next_in_the_queue_who_has_waited_long_enough(
     next_model: str,
 ) -> None:
-    """The first in the queue may hang up; who comes later for the resident still comes later."""
+    """The first in the queue may leave; later requests for the resident still come after it."""
     house = House(
         *(a_model(name, size=100 * MiB) for name in "abc"),
         machine=FakeMachine(ROOM),
@@ -114,7 +114,7 @@ async def test_the_model_leaves_for_the_next_in_the_queue_who_has_waited_long_en
 
 
 async def test_a_model_serves_those_who_came_before_the_one_it_makes_room_for() -> None:
-    """Or it would be unloaded, and loaded again for them first."""
+    """Otherwise it would be unloaded, and then loaded again for them first."""
     house = two_models(a=ModelSettings(max_concurrent_requests=1))
     first, second = house.use("a", "1"), house.use("a", "2")
     await settle()

@@ -1,4 +1,4 @@
-"""The states of a model: the legal steps, and nothing but them."""
+"""The states of a model: the legal steps, and only these."""
 
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +95,7 @@ def test_progress_keeps_a_cancellation() -> None:
 
 @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=60))
 def test_a_loaded_model_leaves_memory_only_through_an_unload(steps: list[str]) -> None:
-    """Whatever happens in whatever order: memory is taken by a load, given back by an unload."""
+    """For any order of steps: a load takes memory, and an unload gives it back."""
     state: State = Absent()
     in_memory = False
     for step in steps:

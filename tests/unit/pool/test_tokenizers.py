@@ -1,4 +1,4 @@
-"""Tokenizers: one load for all who ask, failures that are told again, volumes that hang."""
+"""Tokenizers: one load for all requests, failures that are raised again, volumes that hang."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ async def test_a_failed_tokenizer_load_is_told_to_all_and_tried_again() -> None:
 
 
 async def test_a_tokenizer_that_cannot_be_read_is_left_alone_for_a_moment() -> None:
-    """T61: each request would parse the damaged file again."""
+    """T61: otherwise each request would parse the damaged file again."""
     time = FakeTime()
     loads: list[str] = []
 

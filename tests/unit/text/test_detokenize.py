@@ -42,7 +42,7 @@ def test_deltas_joined_are_the_text_however_it_is_cut(
     joining: Joining, text: str, places: list[int]
 ) -> None:
     """T32."""
-    # Without the bytes, U+FFFD that ends a text cannot be told from an unfinished character.
+    # Without the bytes, a final U+FFFD looks the same as an unfinished character.
     assume(joining != "context" or not text.endswith("\ufffd"))
     tokenizer = PieceTokenizer(joining)
     tokens = tokenizer.tokens(cut(text.encode(), places))

@@ -40,7 +40,7 @@ places = st.lists(st.integers(0, 10_000), max_size=30)
 def test_any_cut_gives_what_a_search_in_the_whole_text_gives(
     stops: list[str], text: str, places: list[int]
 ) -> None:
-    """T38: no part of the stop string is sent, however it is cut; near misses are sent in full."""
+    """T38: no part of the stop string is sent, for any pieces; near misses are sent in full."""
     sent, matched = stream(stops, cut(text, places))
     assert ("".join(sent), matched) == naive(stops, text)
 

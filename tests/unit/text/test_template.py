@@ -1,4 +1,4 @@
-"""Prompts made in threads: the sizes, the deadline, and what is left behind."""
+"""Prompts made in threads: the sizes, the deadline, and the threads that are left behind."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ async def chat(maker: PromptMaker, tokenizer: PieceTokenizer, messages: Any = HE
 
 
 class Hanging:
-    """A template that runs until it is let go."""
+    """A template that runs until the test releases it."""
 
     def __init__(self) -> None:
         self.started = threading.Semaphore(0)
