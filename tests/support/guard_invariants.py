@@ -107,16 +107,21 @@ class Watch:
         counted = self._counted_at is None or now - self._counted_at >= BURST
         if counted:
             self._counted_at = now
-        if not over or gave or not decision.memory.enforce or not self._something_left():
+        if not over or gave or not decision.memory.enforce or not self._something_left(decision):
             self._idle_polls_over = 0
         elif counted:
             self._idle_polls_over += 1
             if self._idle_polls_over > PATIENCE:
                 self._break(f"{self._idle_polls_over} polls over the ceiling: {decision.rule}")
 
-    def _something_left(self) -> bool:
-        """Something that the guard may take and has not asked for yet."""
+    def _something_left(self, decision: Decision) -> bool:
+        """Something that the guard may take and has not asked for yet.
+
+        While the allocator's numbers are old, only idle models: nothing is aborted on old numbers.
+        """
         views = self.daemon.pool.views()
+        if not decision.memory.usage.fresh:
+            return any(not v.busy and not v.pinned for v in _staying(views))
         open_on = {
             g.model_id for g in self.daemon.engine.requests._generations.values() if not g.over
         }
