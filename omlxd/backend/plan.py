@@ -17,7 +17,7 @@ class SequenceState:
 
     Attributes:
         tokens: how many tokens the cache holds.
-        bytes: what it takes.
+        bytes: bytes that the cache takes.
     """
 
     key: str

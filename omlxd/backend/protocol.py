@@ -84,7 +84,7 @@ class ModelLoad(Protocol):
         """
 
     def abandon(self) -> None:
-        """Drop what has been loaded; the caller reclaims afterwards."""
+        """Drop the loaded pieces; the caller reclaims afterwards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads one folder that should be a model: its config and weights, or what is wrong with it."""
+"""Reads one folder that should be a model: its config and weights, or the error in it."""
 
 import hashlib
 import os

@@ -161,7 +161,7 @@ class MemoryAdmission:
         working = working_memory(model, query.context, query.concurrency)
         work = 0 if working.footprint is None else working.footprint.bytes
         if record.info is None:
-            # A load needs room for a first prompt, however short the context of the query is.
+            # A load needs room for a first prompt, even if the context of the query is shorter.
             work = max(work, load_need(model, self._sizes).headroom_bytes)
         need = LoadNeed(record.id, weights_bytes=weights, headroom_bytes=work)
         tiers: Mapping[Tier, TierFit] = {}

@@ -1,4 +1,4 @@
-"""The engine pool: which models are in memory, who uses them, and who waits for them."""
+"""The engine pool: the models in memory, and the requests that use them or wait for them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

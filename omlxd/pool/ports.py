@@ -1,4 +1,4 @@
-"""What the daemon gives to the pool: the engine, clocks, and what the memory guard knows."""
+"""What the daemon gives to the pool: the engine, clocks, and the state of the memory guard."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class PoolPorts:
         wake: called when something changed that the guard should look at.
         usage: bytes this process uses now, None where unknown; a cheap call.
         release_memory: gives freed heap pages back to the system; called in a thread.
-        memory: what the guard knows now; None: every load is admitted.
+        memory: the latest state of the guard; while it is None, every load is admitted.
         state: folder of the pool's state files; None: the pool keeps none.
         most_waiting: requests that may wait for a lease on one model; None: any number.
         on_eviction: called when a model is asked to leave to make room for a load, and again with

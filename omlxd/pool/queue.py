@@ -119,7 +119,7 @@ class MemoryQueue:
         """When the head of the queue may evict models in use, or is decided again."""
 
     def drain(self, record: ModelRecord, reason: DrainReason, deadline: float) -> None:
-        """Ask a resident model to leave; at once when nobody uses it."""
+        """Ask a resident model to leave; it leaves at once if no request uses it."""
         if isinstance(record.state, Ready | Draining):
             record.state = states.drain(record.state, reason, deadline)
             log.info("model_draining", model=record.id, reason=reason.name.lower())

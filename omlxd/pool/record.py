@@ -1,4 +1,4 @@
-"""What the pool knows about one model: its state, who uses it and who waits for it."""
+"""What the pool knows about one model: its state, its leases and its waiting requests."""
 
 import asyncio
 import math
@@ -52,7 +52,7 @@ class Lease:
         return sum(not generation.over for generation in self._generations)
 
     def end(self) -> None:
-        """Cancel its requests: nobody reads their tokens any more."""
+        """Cancel its requests: no client reads their tokens any more."""
         self._over = True
         for generation in self._generations:
             generation.cancel()
@@ -90,7 +90,7 @@ class ModelRecord:
     ready_at: float = 0.0
     failures: int = 0
     load_aborted: OmlxdError | None = None
-    """The error of the load in progress, once the guard has asked for its end."""
+    """The error of the load in progress, after the guard has stopped it."""
     stopped_at: float = -math.inf
     """When the guard last stopped its load."""
     monitor_note: str | None = None
@@ -175,7 +175,7 @@ class ModelRecord:
         return max(0, self.promised - self.allocated)
 
     def reserve(self, size: int) -> None:
-        """Promise it ``size`` bytes, in place of what it was promised before."""
+        """Promise it ``size`` bytes; this replaces earlier promises."""
         self.promised, self.allocated = size, 0
 
     def release(self) -> None:

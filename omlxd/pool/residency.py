@@ -149,7 +149,7 @@ class Residency:
     # The disk and the settings
 
     def follow(self, catalog: Catalog, settings: ModelSettingsStore) -> None:
-        """Make the records follow what is on disk: new, replaced and vanished models."""
+        """Update the records from the disk: new, replaced and deleted models."""
         for model in catalog.models.values():
             record = self.records.get(model.id)
             if record is None:

@@ -71,7 +71,7 @@ def load_tokenizer(path: str) -> "MlxTokenizer":
     ``ModelLoadFailed`` when a package that it needs is not installed, ``ModelAway``.
     """
     files = read_tokenizer_files(Path(path))
-    # Imported here, because it takes seconds: the thread that loads has time for it.
+    # Imported here, because it takes seconds, and the loading thread may take this time.
     import_mlx_lm()
     bound_templates()
     from mlx_lm.utils import load_tokenizer as load

@@ -1,4 +1,4 @@
-"""Models that do not fit together: who waits, who leaves, who is refused."""
+"""Models that do not fit together: which wait, which leave, which are refused."""
 
 import asyncio
 import random
