@@ -29,13 +29,13 @@ from omlxd.policy.usage import measure_usage
 log = structlog.get_logger(__name__)
 
 MAX_LOOKS = 24
-"""Most looks in one tick; the rest waits for the next tick."""
+"""The maximum of looks in one tick; further looks wait for the next tick."""
 ARRIVAL_INTERVAL = 0.5
-"""Seconds; arrivals closer together than half a poll wake the guard once."""
+"""Seconds, half a poll. Requests that arrive closer together than this wake the guard once."""
 FIRST_TICK_LIMIT = 5.0
-"""Seconds that the start waits until the guard knows the machine."""
+"""Seconds that the start waits for the first tick."""
 CHANGE_LIMIT = 3.0
-"""Seconds that a change of the policy waits for the tick that follows it. It is in force anyway."""
+"""Seconds that a change of the policy waits for the next tick. It is in force even without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class TickReport:
 
 
 class Enforcer:
-    """The running guard, for the API and the pool too. It lives on the event loop; only ``wake``
-    may be called from elsewhere.
+    """The running guard; the API and the pool use it too. It lives on the event loop: only ``wake``
+    may be called from another thread.
 
     Attributes:
-        published: the memory as of the last decision; None before the first.
+        published: the memory at the last decision; None before the first decision.
     """
 
     def __init__(self, ports: GuardPorts, settings: GuardSettings) -> None:
@@ -80,7 +80,7 @@ class Enforcer:
 
     @property
     def now(self) -> float:
-        """By the guard's clock."""
+        """The time by the guard's clock."""
         return self._ports.clock()
 
     @property
@@ -89,7 +89,7 @@ class Enforcer:
         return self.record.last
 
     def memory(self) -> MemoryState | None:
-        """For the admission of a load: what was published, with usage measured now.
+        """For the admission of a load: the published memory, with usage measured now.
 
         None before the first decision and when the loop does not run.
         """
@@ -115,7 +115,7 @@ class Enforcer:
         )
 
     def wake(self, *, active: bool = False) -> None:
-        """Look again at once; from any thread. ``active``: look more often for a while."""
+        """Look again at once. Any thread may call it. ``active``: look more often for a while."""
         if self._loop is None or self._loop.is_closed():
             return
         if active:
@@ -123,7 +123,7 @@ class Enforcer:
         self._loop.call_soon_threadsafe(self._woken.set)
 
     async def look_now(self, limit: float) -> bool:
-        """Wait for a whole tick from now on; False when none has ended within ``limit`` seconds."""
+        """Wait until a tick that begins now has ended; False when ``limit`` seconds pass before."""
         if not self.running:
             return False
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -133,18 +133,18 @@ class Enforcer:
         return bool(done)
 
     def arrived(self) -> None:
-        """A request has come: look again, and often for a while."""
+        """A request has arrived: look again now, and more often for a while."""
         now, last = self.now, self._last_arrival
         if last is None or not 0 <= now - last < ARRIVAL_INTERVAL:
             self._last_arrival = now
             self.wake(active=True)
 
     def evicted(self, eviction: Eviction) -> None:
-        """Record what the pool does to make room for a load."""
+        """Record a model that the pool evicts to make room for a load."""
         self.record.add_eviction(eviction, self.now, time.time())
 
     async def begin(self) -> None:
-        """Once the runtime is up: look at everything, and warn of what the user should know."""
+        """Call it once when the runtime is up: take a first look, and log warnings for the user."""
         for line in self.settings.dropped:
             log.warning("guard_setting_dropped", reason=line)
         if not await self.look_now(FIRST_TICK_LIMIT):
@@ -160,10 +160,10 @@ class Enforcer:
     async def change(self, body: Mapping[str, Any]) -> None:
         """Set keys of the policy, and wait for the tick that follows, within a limit.
 
-        Raises InvalidRequest, SettingLocked, and StateUnwritable when it would not survive a
-        restart; then nothing has changed.
+        Raises InvalidRequest, SettingLocked, and StateUnwritable when the change cannot be saved
+        for the next start. Then nothing has changed.
         """
-        # Shielded: the whole change is made, even when the client does not wait for it.
+        # Shielded: the whole change is made, even when the client disconnects.
         await asyncio.shield(asyncio.create_task(self._set(body)))
         await self.look_now(CHANGE_LIMIT)
 
@@ -181,7 +181,7 @@ class Enforcer:
         self._hint = activity_hint(self._hint, self._ports.clock(), self.interval)
 
     async def run(self) -> None:
-        """Tick until cancelled, once; an exception in a tick is logged and the loop goes on."""
+        """Tick until cancelled. Logs an exception in a tick and goes on. Call it only once."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
@@ -197,7 +197,7 @@ class Enforcer:
             self._reader.shutdown(wait=False)
 
     async def _pause(self, seconds: float) -> None:
-        # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
+        # Not wait_for: in Python 3.11 it loses a cancellation that comes together with a wake.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -221,7 +221,7 @@ class Enforcer:
     async def tick(self) -> int:
         """One tick; returns how many looks it took."""
         policy = self.settings.in_force.policy
-        # First the sample: for a device with memory of its own the reading is made from it.
+        # The sample comes first: on a device with its own memory, the reading is made from it.
         sample = await self._ports.sample()
         reading = await self._read()
         outcomes: tuple[ActionOutcome, ...] = ()
@@ -263,7 +263,7 @@ class Enforcer:
         )
 
     async def _apply(self, decision: Decision) -> tuple[ActionOutcome, ...]:
-        """Carry the actions out in order; an action that fails is refused, not fatal."""
+        """Carry out the actions in order. An action that fails counts as refused."""
         if not decision.memory.enforce:
             return ()
         outcomes = []
@@ -310,10 +310,10 @@ class Enforcer:
 
 
 def _renewed(first: MemoryReading, now: MemoryReading) -> MemoryReading:
-    """For a later look of a tick: new footprints with the host counters of its first look.
+    """For a later look of a tick: new footprints, and the host counters of its first look.
 
-    The system limits how often the counters change, without saying so. Old counters with a new
-    footprint would lower the ceiling just after an unload.
+    The system limits how often the counters change, and does not say so. Old counters together with
+    a new footprint would lower the ceiling just after an unload.
     """
     sources = {
         **first.sources,

@@ -26,19 +26,19 @@ from omlxd.policy.decision import Decision
 from omlxd.policy.memory_state import MemoryState
 
 RETRY_AFTER = 10.0
-"""Seconds. The guard looks at admission every second under pressure; a client need not ask so
+"""Seconds. The guard looks at admission every second under pressure; a client need not retry so
 often."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionExecutor:
-    """Gives each action to the owner of what it is about.
+    """Gives each action to the part that carries it out.
 
     Attributes:
-        engine_up: the runtime runs, so that a reclaim is taken.
-        models: the pool: unloads, pending unloads, loads; waits one poll at most. The error
-            is for those who waited for a load that is aborted.
-        release_free_memory: the host's; bytes given back, None where it cannot tell.
+        engine_up: the runtime runs, so it accepts a reclaim.
+        models: unloads, pending unloads and loads in the pool; waits one poll at most. The error
+            goes to the requests that waited for an aborted load.
+        release_free_memory: of the host; returns the bytes given back, None when unknown.
     """
 
     engine: Engine
@@ -47,7 +47,7 @@ class ActionExecutor:
     release_free_memory: Callable[[], Awaitable[int | None]]
 
     async def apply(self, action: Action, decision: Decision) -> ActionOutcome:
-        """What became of ``action``; one that nobody takes is refused, not an error."""
+        """The outcome of ``action``. An action without an owner is refused, not an error."""
         match action:
             case ReclaimBufferCache() | IdleReclaim():
                 if not self.engine_up():
@@ -69,7 +69,7 @@ class ActionExecutor:
 
 
 def aborted(memory: MemoryState) -> MemoryPressureAborted:
-    """For a request that was ended while it ran."""
+    """The error of a request that was ended while it ran."""
     details = pressure(memory)
     return MemoryPressureAborted(
         "The request was stopped to keep the machine from running out of memory. "
@@ -80,7 +80,7 @@ def aborted(memory: MemoryState) -> MemoryPressureAborted:
 
 
 def load_aborted(memory: MemoryState) -> MemoryPressureAborted:
-    """For a request whose model was being loaded."""
+    """The error of a request whose model was being loaded."""
     details = pressure(memory)
     return MemoryPressureAborted(
         f"Loading the model was stopped: memory is short. {in_words(details)}",
@@ -90,7 +90,7 @@ def load_aborted(memory: MemoryState) -> MemoryPressureAborted:
 
 
 def waited(memory: MemoryState, seconds: float) -> MemoryPressure:
-    """For a request that admission did not let start until its deadline."""
+    """The error of a request that was still waiting for admission at its deadline."""
     details = pressure(memory)
     return MemoryPressure(
         f"The request waited {seconds:.0f} s for memory to come free. {in_words(details)}",

@@ -1,4 +1,4 @@
-"""Options of the memory guard as the configuration has them."""
+"""Options of the memory guard in the configuration."""
 
 from dataclasses import dataclass
 from enum import Enum

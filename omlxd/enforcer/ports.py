@@ -1,4 +1,4 @@
-"""What the enforcer is given, and how it is made from the parts of the daemon."""
+"""The inputs of the enforcer, and how they are made from the parts of the daemon."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,26 +21,26 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What sets the pace of looking."""
+    """Sets how often the guard looks."""
 
     loading: bool
     active: bool | None
-    """Any engine has work; None when one cannot say."""
+    """Some engine has work; None when unknown."""
     loaded: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GuardPorts:
     """Attributes:
-    clock: seconds that go on while the machine sleeps.
+    clock: in seconds; goes on while the machine sleeps.
     read: one reading at the given time; may block, so it is called in a thread.
     sample: the allocator's numbers, fresh when the device thread is idle; None before it is up.
-    apply: carries out one action of a decision, and returns what became of it.
-    after_tick: called after each tick with what the guard has published.
+    apply: carries out one action of a decision, and returns its outcome.
+    after_tick: called after each tick with the memory that the guard has published.
     footprints: own footprint and graphics footprint now; a cheap call.
     latest_sample: the allocator's last numbers, without asking for new ones.
-    wired_limit: what the user gave the kernel, in bytes; 0 is the driver's default.
-    reclaimed: bytes that the allocator's buffer cache gave back when asked to, since the start.
+    wired_limit: the limit that the user set in the kernel, in bytes; 0 is the driver's default.
+    reclaimed: bytes that reclaims of the allocator's buffer cache gave back since the start.
     hot_cache, image_cache_bytes: the caches that can be shrunk; none by default.
     """
 

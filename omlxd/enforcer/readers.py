@@ -1,4 +1,4 @@
-"""Reads the machine and the allocator for the guard, and logs when a source fails."""
+"""Reads the host and the allocator for the guard, and logs when a source fails."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ SAMPLE_LIMIT = 0.1
 
 
 class HostReader:
-    """Lets one caller at a time read the host, and logs when it slept or a source failed."""
+    """Reads the host for one caller at a time. Logs when the host slept or a source failed."""
 
     def __init__(self, host: Host, sleep: SleepWatch, woke_up: Callable[[], None]) -> None:
         """``woke_up`` is called from the reading's thread after the machine slept."""
@@ -38,7 +38,7 @@ class HostReader:
         self._turn = threading.Lock()
 
     def read(self, now: float) -> MemoryReading:
-        """In a thread. Raises what ``Host.read`` raises."""
+        """Call it in a thread. Raises what ``Host.read`` raises."""
         with self._turn:
             slept = self._sleep.slept()
             reading = self._host.read(now)
@@ -52,7 +52,7 @@ class HostReader:
         return reading
 
     def release_free_memory(self) -> int | None:
-        """In a thread: bytes that the C allocator gave back, None where it cannot tell."""
+        """Call it in a thread. Returns the bytes the C allocator gave back; None when unknown."""
         with self._turn:
             return self._host.release_free_memory()
 
@@ -61,7 +61,7 @@ class HostReader:
 
 
 class AllocatorSampler:
-    """The numbers of MLX, from samples of the device thread: no other thread may call MLX."""
+    """MLX's memory numbers, sampled by the device thread. No other thread may call MLX."""
 
     def __init__(
         self, engine: Engine, clock: Callable[[], float], working: Callable[[], bool]
@@ -84,7 +84,7 @@ class AllocatorSampler:
         return replace(latest, taken_at=self._clock())
 
     async def sample(self) -> AllocatorSample | None:
-        """A new one when the device thread is idle, else its last; never waits for a step."""
+        """A new sample if the device thread is idle, else the last one; never waits for a step."""
         engine = self._engine
         latest = engine.latest_sample
         if latest is None or self._working() or self._clock() - latest.taken_at <= FRESH:
@@ -96,7 +96,7 @@ class AllocatorSampler:
             return engine.latest_sample
 
     def memory(self) -> RuntimeMemory:
-        """What the host layer needs to know of the runtime."""
+        """The facts about the runtime that the host layer needs."""
         return RuntimeMemory(working_set=self._working_set, device=self._device)
 
     def _working_set(self) -> int | None:
@@ -118,7 +118,7 @@ class AllocatorSampler:
 def with_footprints(
     reading: MemoryReading, footprint: int | None, graphics: int | None, now: float
 ) -> MemoryReading:
-    """``reading`` with the own footprint, and its graphics part, as of ``now``."""
+    """``reading`` with this process's footprint and its graphics part, as of ``now``."""
     if footprint is None:
         return reading
     source = Source("own footprint", now)

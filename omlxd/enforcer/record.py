@@ -21,21 +21,21 @@ LISTENER_BACKLOG = 500
 ROOM_RULE = "room_for_load"
 """Name of the rule in the entries of evictions for a load."""
 NOTABLE = MiB
-"""Bytes; less than this from the buffer cache, as before most loads, is not worth an entry."""
+"""Bytes. The buffer cache often gives back less than this before a load; that makes no entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One decision, what it rested on and what came of it.
+    """One decision with its inputs and its outcomes.
 
     Attributes:
         number: ascending.
-        times: how many ticks in a row have had this same decision.
-        at, last_at: time of the first and the last of them, by the guard's clock.
+        times: how many ticks in a row made this same decision.
+        at, last_at: time of the first and the last of these ticks, by the guard's clock.
         unix_at: as ``at``, in seconds since 1970.
-        decision, outcomes: of the last of them.
-        eviction: this entry is about a model that leaves for a load of another. The decision in it
-            tells the memory of that time and, in words, what happens.
+        decision, outcomes: of the last of these ticks.
+        eviction: set when this entry is about a model that is unloaded to make room for another.
+            ``decision`` then holds the memory at that time, and a reason in words.
     """
 
     number: int
@@ -46,12 +46,12 @@ class Entry:
     decision: Decision
     outcomes: tuple[ActionOutcome, ...]
     changed: bool
-    """The level or the pause changed with it."""
+    """This decision changed the level or the pause."""
     reclaimed: int = 0
-    """Bytes that the buffer cache gave back since the decision before, added up over all
+    """Bytes that the buffer cache gave back since the previous decision, added up over all
     repetitions. A reclaim happens at the next step boundary, and the memory of aborted requests
-    goes into the buffer cache first. So what those actions free is counted here and not in their
-    outcomes."""
+    goes into the buffer cache first. So the bytes that both actions free are counted here, and not
+    in their outcomes."""
     eviction: Eviction | None = None
 
     @property
@@ -68,7 +68,7 @@ class Entry:
         return self.unix_at + self.last_at - self.at
 
     def repeats(self, before: "Entry") -> bool:
-        """Whether it is the same decision as ``before``, without any change or effect."""
+        """Whether this is the same decision as ``before`` and nothing changed or was freed."""
         return (
             not self.changed
             and max(self.reclaimed, before.reclaimed) < NOTABLE
@@ -78,13 +78,13 @@ class Entry:
 
 
 def _had_effect(done: ActionOutcome) -> bool:
-    """Whether the action did something. To set a flag again does nothing, like a refusal."""
+    """Whether the action did something. Setting a flag again does nothing, like a refusal."""
     asked = isinstance(done.action, ReclaimBufferCache | IdleReclaim | WalkStoreCap)
     return bool(done.freed) or (done.accepted and not asked)
 
 
 def _gist(decision: Decision) -> tuple[object, ...]:
-    """What two decisions have in common when they count as the same; sizes may differ."""
+    """Two decisions count as the same when these values are equal; sizes may differ."""
     return (
         decision.rule,
         tuple((type(action), subject(action)) for action in notable_actions(decision.actions)),
@@ -97,7 +97,7 @@ def _gist(decision: Decision) -> tuple[object, ...]:
 
 
 def notable_actions(actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """The actions that are shown: all but those of the store caps, which come on every tick."""
+    """The actions to show: all except ``WalkStoreCap``, which comes on every tick."""
     return tuple(action for action in actions if not isinstance(action, WalkStoreCap))
 
 
@@ -113,8 +113,8 @@ def _eviction_reason(eviction: Eviction) -> str:
 
 
 class Record:
-    """The last decisions. When a tick decides the same as the tick before it at the same look,
-    both are one entry with a count."""
+    """The last decisions. When two ticks in a row make the same decision at the same look, both
+    share one entry with a count."""
 
     def __init__(self) -> None:
         self._ring: deque[Entry] = deque(maxlen=RING)
@@ -139,7 +139,7 @@ class Record:
     def add(self, entry: Entry, *, begins: bool) -> Entry:
         """Keep ``entry`` under a new number and send it to the listeners, or count a repetition.
 
-        ``begins``: it is the first of its tick.
+        ``begins``: the entry is the first of its tick.
         """
         if begins:
             self._tick_before, self._tick = self._tick, []
@@ -156,7 +156,7 @@ class Record:
             )
             self._ring[before.number - self._count - 1] = entry
         else:
-            # The rest of this tick is new as well, or it would come before its cause.
+            # The rest of this tick gets new entries too; otherwise it would precede its cause.
             self._tick_before = []
             self._count += 1
             entry = replace(entry, number=self._count)
@@ -167,8 +167,8 @@ class Record:
         return entry
 
     def add_eviction(self, eviction: Eviction, at: float, unix_at: float) -> None:
-        """Keep what the pool does to make room for a load: once when a model is asked to leave,
-        and in the same entry what came of it."""
+        """Record that the pool evicts a model to make room for a load: a new entry when the model
+        is asked to leave, and the result later in the same entry."""
         if self._last is None:
             return
         decision = replace(
@@ -186,7 +186,7 @@ class Record:
         self._tell(entry)
 
     def _counterpart(self) -> Entry | None:
-        """The entry of the tick before at the same look."""
+        """The entry of the previous tick at the same look."""
         place = len(self._tick)
         if place >= len(self._tick_before):
             return None
@@ -194,14 +194,14 @@ class Record:
         return self._ring[-1 - behind] if behind < len(self._ring) else None
 
     def close(self) -> None:
-        """Nothing more will come: the streams of all listeners end."""
+        """End the streams of all listeners; no more entries will come."""
         self._closed = True
         self._tell(None)
 
     async def follow(self, *, replay: bool = False) -> AsyncGenerator[Entry]:
-        """Entries from now on until ``close``. A slow reader loses the oldest ones.
+        """Yield each new entry until ``close``. A slow reader loses the oldest entries.
 
-        ``replay``: the kept entries come first, without a gap or a repetition after them.
+        ``replay``: yield the kept entries first. No entry is then missing or repeated.
         """
         queue: asyncio.Queue[Entry | None] = asyncio.Queue(LISTENER_BACKLOG)
         self._listeners.add(queue)

@@ -1,4 +1,4 @@
-"""The guard's policy in force: flag over environment over API over file over default."""
+"""The guard's policy in force: a flag wins over the environment, then API, file and default."""
 
 import json
 import math
@@ -44,17 +44,17 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "hard_threshold": "hard_threshold",
     }
 )
-"""Key of the API -> field of GuardPolicy. GB are GiB here."""
+"""Key of the API -> field of GuardPolicy. One GB is one GiB here."""
 KEYS: Mapping[str, str] = MappingProxyType({field: key for key, field in FIELDS.items()})
-"""And back."""
+"""Field of GuardPolicy -> key of the API."""
 _DECLARED = {
     **declarations(GuardOptions),
     "custom_ceiling_gb": Declaration(float, limits={"above": 0}),
 }
 _MARKS = ("soft_threshold", "hard_threshold")
 _MAY_CLASH = (("soft_threshold",), ("hard_threshold",), _MARKS, ("tier",), (*_MARKS, "tier"))
-"""Stored values may contradict what a flag, the environment or the file says now. Then these keys
-are left out, the first of these groups that helps; all other stored values stay in force."""
+"""Stored values may contradict what a flag, the environment or the file says now. Then the first
+group that solves the conflict is left out; all other stored values stay in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +63,29 @@ class PolicyInForce:
     origins: Mapping[str, From]
     """By key of the API."""
     dormant: Mapping[str, Any]
-    """What was set over the API and is not in force, as it was set."""
+    """Values that were set over the API and are not in force, as they were set."""
 
 
 def guard_settings(
     configured: GuardPolicy, origins: Mapping[str, str], folder: Path
 ) -> "GuardSettings":
-    """The settings with what was set over the API and survives.
+    """The settings, with the values that were set over the API before the restart.
 
-    ``origins``: by name of the option (``guard.tier``), for those that are not defaults.
+    ``origins``: by name of the option (``guard.tier``); options that have their default are absent.
     ``folder``: the state folder.
     """
     file = StateFile(folder, FILE)
     stored = file.read()
     if file.trouble is not None:
         log.error("guard_settings_lost", reason=file.trouble)
-    # The configuration has a size for the ceiling, the API a number of GB.
+    # The ceiling is a size in the configuration, and a number of GB in the API.
     names = {key: f"guard.{key}" for key in FIELDS} | {"custom_ceiling_gb": "guard.custom_ceiling"}
     by_key = {key: From(origins[name]) for key, name in names.items() if name in origins}
     return GuardSettings(configured, by_key, stored, store=file.write)
 
 
 class GuardSettings:
-    """Owns what was set over the API, which survives a restart."""
+    """Owns the values that were set over the API. They survive a restart."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class GuardSettings:
         stored: Mapping[str, Any],
         store: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        """``origins`` by key of the API; what it leaves out is a default.
+        """``origins`` is by key of the API; a key that it lacks has its default.
 
-        ``stored`` is what ``store`` was last given. An entry that cannot be read any more, or that
+        ``stored`` is the last argument of ``store``. An entry that cannot be read any more, or that
         contradicts the configuration, is not in force, and ``dropped`` has a sentence about it.
         It stays stored until its key is set or reset.
         """
@@ -104,9 +104,9 @@ class GuardSettings:
         self._origins = origins
         self._store = store
         self._set: dict[str, Any] = {}
-        """Typed values, also those that are not in force."""
+        """Typed values, including those that are not in force."""
         self._unread: dict[str, Any] = {}
-        """As stored."""
+        """Values that could not be read, as they were stored."""
         self.dropped: tuple[str, ...] = self._restore(stored)
         self._out = self._clashing(self._set)
         self._in_force = self._merge(self._set, self._out)
@@ -118,8 +118,8 @@ class GuardSettings:
     def change(self, body: Mapping[str, Any]) -> PolicyInForce:
         """Set the given keys, all or none; None returns a key to the file or the default.
 
-        Marks that were not in force come back when this change makes them valid. A tier does not
-        come back but is forgotten: no other change may lead to a bolder tier.
+        Marks that were not in force come back when this change makes them valid. A tier that was
+        not in force is forgotten: only a change of the tier itself may lead to a bolder tier.
 
         Raises InvalidRequest naming the first wrong key, SettingLocked for a key that a flag
         or an environment variable has fixed.
@@ -202,7 +202,7 @@ class GuardSettings:
 
 
 def _is_storable(value: Any) -> bool:
-    """Not all JSON that can be read may be written again: NaN, half a character."""
+    """Whether ``value`` can be written. Some JSON can only be read: NaN, half a character."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
@@ -215,7 +215,7 @@ def _without(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]
 
 
 def _read(key: str, value: Any) -> Any:
-    """The value of one key of the API, typed. Raises InvalidRequest naming it."""
+    """The typed value of one key of the API. Raises InvalidRequest naming the key."""
     if key not in FIELDS:
         known = ", ".join(FIELDS)
         raise InvalidRequest(f"Unknown key '{key}'; the keys are {known}.", param=key)
@@ -236,7 +236,7 @@ def _ceiling(gb: float) -> int:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """``value`` as the API takes it, for the store."""
+    """``value`` in the form that the API takes; the store keeps this form."""
     if key == "custom_ceiling_gb":
         return value / GiB
     return value.value if isinstance(value, Tier) else value

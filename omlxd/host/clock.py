@@ -1,4 +1,4 @@
-"""A clock that counts the time asleep, one that does not, and how long the machine slept."""
+"""A clock that goes on in sleep, a clock that stops in sleep, and how long the machine slept."""
 
 import time
 from collections.abc import Callable
@@ -11,18 +11,18 @@ _CONTINUOUS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC_RAW)
 _AWAKE: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
 
 JITTER = 1.0
-"""Seconds that two clocks may differ, when read one after the other, without any sleep."""
+"""Seconds. Without any sleep, two clocks that are read one after the other may differ by this."""
 
 
 def continuous_clock() -> float:
-    """Seconds since an arbitrary point, with the time asleep. Never goes backwards."""
+    """Seconds since an arbitrary point, including time asleep. Never goes backwards."""
     return time.clock_gettime(_CONTINUOUS)
 
 
 def awake_clock() -> float:
     """Seconds awake since an arbitrary point. Never goes backwards.
 
-    Deadlines and idle times use it, or all of them would be over when the machine wakes up.
+    Deadlines and idle times use it; otherwise all would be over when the machine wakes up.
     """
     return time.clock_gettime(_AWAKE)
 

@@ -58,7 +58,7 @@ class _Counted:
 
 
 class DarwinHost:
-    """Reads the kernel by C calls. Opens the library at the first reading."""
+    """Reads the kernel with C calls. The first reading opens the library."""
 
     name = "darwin"
 
@@ -166,7 +166,7 @@ class DarwinHost:
         answer = self._kernel.host_counters()
         raw = answer.data if isinstance(answer, Filled) else b""
         if last is not None and raw and raw == last.raw and now >= last.taken_at:
-            # Even the fault counters are unchanged: the kernel's copy for rate-limited callers.
+            # Even the fault counters are unchanged, so it is the kernel's copy for limited callers.
             return replace(last, tried_at=now)
         counters = self._decode(answer)
         if isinstance(counters, Failed):
@@ -187,7 +187,7 @@ class DarwinHost:
             return counters
         parts = (counters.free, counters.active, counters.inactive, counters.wired or 0)
         if sum(parts) > 1.25 * self.total_memory():
-            # A wrong page size would show four times the memory, and the guard would never act.
+            # A wrong page size would make memory look four times as large: the guard would not act.
             return Failed("host_statistics64", "more memory than the machine has")
         return counters
 
@@ -196,7 +196,7 @@ class DarwinHost:
         if available is None:
             line = f"{why}; psutil cannot tell either: free memory is unknown"
             return _Counted(now, now, b"", None, "", own, (line,))
-        # All available memory counts as free; that of other apps is unknown (the guard uses 0).
+        # All available memory counts as free. Other apps' memory is unknown (the guard uses 0).
         counters = VmCounters(
             free=available, active=0, inactive=0, wired=None, external=0, compressor=None
         )

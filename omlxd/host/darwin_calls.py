@@ -1,6 +1,6 @@
-"""The few C calls into Darwin. Each returns bytes, or why it failed.
+"""The few C calls into Darwin. Each returns bytes, or the reason of its failure.
 
-Every buffer is larger than any structure of the kernel: ``proc_pid_rusage`` takes no size, and a
+Every buffer is larger than any kernel structure: ``proc_pid_rusage`` takes no size argument, and a
 newer kernel must not write past the end.
 """
 
@@ -39,9 +39,9 @@ class DarwinKernel:
         self._host_port: int | None = None
 
     def page_size(self) -> int | Failed:
-        """The unit of the host's counters in bytes: the page of the kernel.
+        """The kernel's page size in bytes, which is the unit of the host counters.
 
-        Under Rosetta a page of this process is smaller.
+        Under Rosetta the page size of this process is smaller.
         """
         size = self._variable("vm_kernel_page_size", ctypes.c_size_t)
         if size is None or size <= 0 or size & (size - 1):
@@ -49,7 +49,7 @@ class DarwinKernel:
         return size
 
     def host_counters(self) -> Filled | Failed:
-        """``host_statistics64(HOST_VM_INFO64)``, REV1 asked for."""
+        """``host_statistics64(HOST_VM_INFO64)``; asks for REV1."""
         call = self._function("host_statistics64", ctypes.c_int)
         port = self._own_host_port()
         if call is None or port is None:
@@ -57,7 +57,7 @@ class DarwinKernel:
         return self._array_call("host_statistics64", call, port, HOST_VM_INFO64, HOST_VM_REV1_WORDS)
 
     def task_vm_info(self) -> Filled | Failed:
-        """``task_info(TASK_VM_INFO)`` of this process, REV4 asked for."""
+        """``task_info(TASK_VM_INFO)`` of this process; asks for REV4."""
         call = self._function("task_info", ctypes.c_int)
         task = self._variable("mach_task_self_", ctypes.c_uint32)
         if call is None or task is None:
@@ -86,7 +86,7 @@ class DarwinKernel:
         return buffer.raw[: min(size.value, BUFFER_BYTES)]
 
     def relieve_malloc(self) -> int | Failed:
-        """Ask every malloc zone to give back all it can. Returns the bytes given back."""
+        """Ask every malloc zone to give back all free pages. Returns the bytes given back."""
         call = self._function("malloc_zone_pressure_relief", ctypes.c_size_t)
         if call is None:
             return Failed("malloc_zone_pressure_relief", "absent")
@@ -100,7 +100,7 @@ class DarwinKernel:
         result = call(ctypes.c_uint32(port), ctypes.c_int(flavor), buffer, ctypes.byref(count))
         if result != 0:
             return Failed(name, f"kern_return {result}")
-        # Ignore what a newer revision may have added.
+        # Ignore fields that a newer revision may have added.
         filled = min(count.value, words)
         return Filled(buffer.raw[: 4 * filled], filled)
 

@@ -1,4 +1,4 @@
-"""Decodes the structures that the Darwin kernel fills, by the revision that it reports.
+"""Decodes the structures that the Darwin kernel fills, according to the revision it reports.
 
 Offsets and counts: xnu-8796 to 11417 and the host.c of macOS 26 (osfmk/mach/vm_statistics.h,
 osfmk/mach/task_info.h, bsd/sys/resource.h, bsd/sys/sysctl.h). Counts are 32-bit words.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 HOST_VM_INFO64 = 4
 HOST_VM_REV0_WORDS = 24
 HOST_VM_REV1_WORDS = 38
-"""Every release since 10.9 knows it; macOS 26 also knows 40 and 62. A kernel that is asked for more
-than it knows logs that as our bug."""
+"""Every release since 10.9 knows this count; macOS 26 also knows 40 and 62. When asked for more
+words than it knows, a kernel logs a bug of the caller."""
 
 TASK_VM_INFO = 22
 TASK_VM_REV1_WORDS = 38
@@ -24,7 +24,7 @@ RUSAGE_V4, RUSAGE_V4_BYTES = 4, 296
 
 SWAP_USAGE_BYTES = 32
 
-# task_vm_info is declared under pragma pack(4): these hold with it (sizeof 372, not 376).
+# task_vm_info is declared under pragma pack(4). These offsets include it (sizeof 372, not 376).
 _TASK_PHYS_FOOTPRINT = 144
 _TASK_GRAPHICS_FOOTPRINT = 272
 _RUSAGE_PHYS_FOOTPRINT = 72
@@ -52,19 +52,19 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class VmCounters:
-    """Host-wide memory in bytes. No page counts twice in ``free``, ``active`` and ``inactive``."""
+    """Host-wide memory in bytes. ``free``, ``active`` and ``inactive`` have no page in common."""
 
     free: int
-    """Free and speculative pages. The kernel's free_count is their sum; it takes speculative pages
-    (clean read-ahead) as easily as free ones."""
+    """Free and speculative pages. The kernel's free_count is their sum: it can reuse a speculative
+    page (clean read-ahead) as easily as a free one."""
     active: int
     inactive: int
     wired: int | None
-    """Throttled pages included."""
+    """Includes throttled pages."""
     external: int | None
     """File-backed pages on the active and inactive queues. The kernel's external_page_count also
-    counts the speculative pages (vm_page_speculate), which are in ``free`` already. They are taken
-    out, since ``free + inactive + max(0, external - inactive)`` would count them twice."""
+    has the speculative pages (vm_page_speculate), which ``free`` already has. They are subtracted
+    here; else ``free + inactive + max(0, external - inactive)`` would count them twice."""
     compressor: int | None
 
 
@@ -78,7 +78,7 @@ def decode_vm_counters(filled: Filled, page_size: int) -> VmCounters | Failed:
     free, active, inactive, wired = struct.unpack_from("<4I", filled.data, 0)
     (speculative,) = struct.unpack_from("<I", filled.data, 92)
     if free + active + inactive + wired == 0:
-        # The kernel's cache for rate-limited callers starts with zeros.
+        # The kernel's cache for rate-limited callers holds zeros at first.
         return Failed("host_statistics64", "an empty answer")
     external = compressor = None
     if filled.words >= HOST_VM_REV1_WORDS:
@@ -106,9 +106,9 @@ def decode_task_footprint(filled: Filled) -> int | None:
 def decode_graphics_footprint(filled: Filled) -> int | None:
     """Resident bytes charged to this process with the graphics tag; None before REV3.
 
-    Also None for zero or less: a kernel that charges Metal buffers elsewhere gives the same value
-    as a process without graphics memory. A believed zero would count the whole footprint as CPU
-    memory and raise the Metal ceiling by it.
+    Also None for zero or less. A process without graphics memory has zero, but so has every process
+    of a kernel that charges Metal buffers elsewhere. If the guard trusted that zero, it would count
+    the whole footprint as CPU memory and raise the Metal ceiling by it.
     """
     if filled.words < TASK_VM_REV3_WORDS:
         return None
@@ -123,7 +123,7 @@ def decode_rusage_footprint(data: bytes) -> int:
 
 
 def decode_swap_used(data: bytes) -> int:
-    """Bytes in use of ``struct xsw_usage``."""
+    """The used bytes in ``struct xsw_usage``."""
     (used,) = struct.unpack_from("<Q", data, _SWAP_USED)
     return int(used)
 

@@ -1,4 +1,4 @@
-"""Memory readings of a Linux machine, a container in it, or its CUDA device."""
+"""Memory readings of a Linux machine, a container on it, or its CUDA device."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -24,7 +24,7 @@ _FOOTPRINT_FIELDS = ("RssAnon", "RssShmem", "VmSwap")
 class LinuxHost:
     """Reads /proc and the cgroup files below ``root``.
 
-    Where the models are on a device, its numbers replace those of the machine.
+    When the models are on a device, the device's numbers replace the machine's.
     """
 
     name = "linux"
@@ -78,9 +78,9 @@ class LinuxHost:
         return None
 
     def release_free_memory(self) -> int | None:
-        """What ``malloc_trim`` gave back, measured by the anonymous resident set.
+        """The bytes that ``malloc_trim`` gave back, measured by the anonymous resident set.
 
-        The call itself says only whether it gave back anything.
+        The call itself only says whether it gave back anything.
         """
         before = self._fields("proc/self/status").get("RssAnon")
         if not glibc.trim():
@@ -113,7 +113,7 @@ class LinuxHost:
         builder.put("free", free, source)
         builder.put("inactive", max(0, available - free), source)
         for field in ("active", "wired", "external", "compressor"):
-            # ``inactive`` already holds everything that can be reclaimed.
+            # ``inactive`` already has all reclaimable memory.
             builder.put(field, 0, source)
 
     def _put_footprint(self, builder: ReadingBuilder) -> None:
@@ -129,7 +129,7 @@ class LinuxHost:
         return sum(status.get(field, 0) for field in _FOOTPRINT_FIELDS)
 
     def _put_pressure(self, builder: ReadingBuilder, groups: tuple[Path, ...]) -> None:
-        """The worse of the machine's pressure and that of our own group."""
+        """Set the pressure: the machine's or our own group's, whichever is worse."""
         files = [self._root / "proc/pressure/memory"]
         files += [group / "memory.pressure" for group in groups[:1]]
         found = [(level, file) for file in files if (level := _pressure(file)) is not None]
@@ -144,7 +144,7 @@ class LinuxHost:
             return {}
 
     def _groups(self) -> tuple[Path, ...]:
-        # The process may be moved to another group at any time; the mounts stay.
+        # The process may be moved to another group at any time; the mounts do not change.
         try:
             return own_groups(self._root, self._mounts)
         except OSError:
@@ -183,5 +183,5 @@ def _pressure(file: Path) -> OsPressure | None:
     try:
         return parse_pressure(file.read_text())
     except OSError:
-        # The file is absent, or gives EOPNOTSUPP when the kernel was started without psi=1.
+        # The file is absent, or reading it gives EOPNOTSUPP if the kernel runs without psi=1.
         return None

@@ -1,4 +1,4 @@
-"""The files of /proc and of cgroup v2 that speak of memory.
+"""Reads the memory files of /proc and of cgroup v2.
 
 Sources: Documentation/admin-guide/cgroup-v2.rst and Documentation/accounting/psi.rst.
 """
@@ -12,7 +12,7 @@ from omlxd.units import KiB
 STALL_WARNING = 10.0
 STALL_CRITICAL = 20.0
 """Percent of the last ten seconds in which tasks waited for memory: some tasks for a warning, all
-tasks for critical. We chose them far below the 60 % at which systemd-oomd kills (oomd.conf(5))."""
+tasks for critical. Both are far below the 60 % at which systemd-oomd kills (oomd.conf(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class GroupLimit:
     limit: int
     current: int | None
     file_cache: int
-    """Its file pages on the LRU lists. The kernel reclaims them before the limit is felt."""
+    """Its file pages on the LRU lists. The kernel reclaims them before the limit has an effect."""
 
 
 def read_mounts(root: Path) -> tuple[tuple[str, str], ...]:
@@ -41,7 +41,7 @@ def read_mounts(root: Path) -> tuple[tuple[str, str], ...]:
 
 
 def own_groups(root: Path, mounts: tuple[tuple[str, str], ...]) -> tuple[Path, ...]:
-    """Folders of the groups that hold this process, the innermost first; empty without cgroup v2.
+    """Folders of the groups of this process, the innermost first; empty without cgroup v2.
 
     Raises OSError when /proc cannot be read.
     """
@@ -56,7 +56,7 @@ def own_groups(root: Path, mounts: tuple[tuple[str, str], ...]) -> tuple[Path, .
 
 
 def read_limits(groups: tuple[Path, ...]) -> tuple[GroupLimit, ...]:
-    """The groups that limit memory; a group without limit or controller is left out."""
+    """The groups with a memory limit; groups without a limit or the controller are left out."""
     limits = []
     for group in groups:
         limit = _number(group / "memory.max")
@@ -78,7 +78,7 @@ def _place(own: str, mounts: tuple[tuple[str, str], ...]) -> tuple[str, tuple[st
         below = _below(own, top)
         if below is not None:
             return point, below
-    # The mount of this namespace does not hold our group: only its top can be seen.
+    # The mount in this namespace does not contain our group, so only its top is visible.
     return mounts[0][1], ()
 
 
@@ -129,7 +129,7 @@ def parse_kib_fields(text: str) -> dict[str, int]:
 
 
 def parse_pressure(text: str) -> OsPressure | None:
-    """The level that a pressure-stall file tells; None when the text is no such file."""
+    """The level in the text of a pressure-stall file; None when the text is something else."""
     averages = {}
     for line in text.splitlines():
         words = line.split()

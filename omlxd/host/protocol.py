@@ -1,4 +1,4 @@
-"""The seam to the machine: reads its memory, and gives unused pages back."""
+"""The interface to the machine: reads its memory, and gives unused pages back."""
 
 import sys
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from omlxd.policy.readings import MemoryReading
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory in bytes of a device with memory of its own (CUDA). The guard watches this memory."""
+    """Memory in bytes of a device with its own memory (CUDA). The guard watches this memory."""
 
     taken_at: float
     total: int
     free: int | None
     used: int | None
-    """What MLX holds there: its active memory and its buffer cache."""
+    """MLX's memory on the device: its active memory and its buffer cache."""
 
 
 def _unknown() -> None:
@@ -26,16 +26,16 @@ def _unknown() -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeMemory:
-    """What only the runtime knows. Each reading asks for it, from the thread of the reading.
+    """Values that only the runtime knows. Each reading calls both functions, in its own thread.
 
     Both return the last sample of the device thread at once and never call the runtime.
     """
 
     working_set: Callable[[], int | None] = _unknown
-    """The recommended working set in bytes (Metal). It is the device cap, unless the user set one
+    """The recommended working set in bytes (Metal). It is the device cap, unless the user set a cap
     in the kernel."""
     device: Callable[[], DeviceMemory | None] = _unknown
-    """None where the models are in the machine's own memory."""
+    """None when the models are in the machine's own memory."""
 
 
 class Host(Protocol):
@@ -49,14 +49,14 @@ class Host(Protocol):
         """``darwin`` or ``linux``, for reports."""
 
     def read(self, now: float) -> MemoryReading:
-        """All numbers of this instant; ``now`` is ``clock.continuous_clock()``.
+        """All numbers at this instant; ``now`` is ``clock.continuous_clock()``.
 
-        A value whose source fails is ``None`` or comes from another source; ``degraded`` names it.
-        Raises ValueError or OSError only when even the size of the memory is unknown.
+        When a source fails, its value is ``None`` or comes from another source, and ``degraded``
+        names it. Raises ValueError or OSError only when the size of the memory is unknown too.
         """
 
     def footprint(self) -> int | None:
-        """Only this process's footprint, as in a reading. Takes microseconds."""
+        """Only this process's footprint, the same as in a reading. Takes microseconds."""
 
     def footprints(self) -> tuple[int | None, int | None]:
         """The footprint, and its graphics part at the same instant."""
@@ -65,19 +65,19 @@ class Host(Protocol):
         """Bytes of the memory that the guard watches: RAM, a lower cgroup limit, or a device's."""
 
     def wired_limit(self) -> int | None:
-        """The kernel's limit of wired GPU memory in bytes, as the user set it.
+        """The limit of wired GPU memory that the user set in the kernel, in bytes.
 
-        0 is the driver's default; None is unknown, or there is no such limit on this platform.
+        0 is the driver's default; None is unknown, or this platform has no such limit.
         """
 
     def release_free_memory(self) -> int | None:
-        """Give the C allocator's free pages back. Returns the bytes; None where it cannot."""
+        """Give the C allocator's free pages back. Returns the bytes; None when it cannot."""
 
 
 def open_host(runtime: RuntimeMemory | None = None, *, platform: str = sys.platform) -> Host:
-    """The host layer of this machine. It reads nothing yet.
+    """The host layer of this machine. Opening it reads nothing.
 
-    Raises ConfigError on a platform without one.
+    Raises ConfigError on a platform without a host layer.
     """
     match platform:
         case "darwin":

@@ -1,4 +1,4 @@
-"""Builds a memory reading: each number with its source, and sources for when one fails."""
+"""Builds a memory reading: each number with its source, and fallbacks for failed sources."""
 
 import os
 from types import MappingProxyType
@@ -23,14 +23,14 @@ class ReadingBuilder:
         source: str,
         taken_at: float | None = None,
     ) -> None:
-        """Set ``field`` of the reading; None leaves it unknown and without a source."""
+        """Set ``field`` of the reading. With None it stays unknown and has no source."""
         if value is None:
             return
         self._values[field] = value
         self._sources[field] = Source(source, self._taken_at if taken_at is None else taken_at)
 
     def degrade(self, line: str) -> None:
-        """Note that a source failed and what replaces it."""
+        """Note that a source failed, and what replaces it."""
         if line not in self._degraded:
             self._degraded.append(line)
 
@@ -44,16 +44,16 @@ class ReadingBuilder:
 
 
 def psutil_available() -> int | None:
-    """Bytes that psutil calls available; None when it fails too."""
+    """The available bytes according to psutil; None when psutil fails too."""
     try:
         return int(psutil.virtual_memory().available)
     except (psutil.Error, OSError, RuntimeError):
-        # Its C layer raises RuntimeError when a call of the kernel fails.
+        # psutil's C layer raises RuntimeError when a kernel call fails.
         return None
 
 
 def physical_memory() -> int:
-    """Installed memory in bytes, by sysconf(3). Raises ValueError or OSError when unknown."""
+    """Installed memory in bytes, from sysconf(3). Raises ValueError or OSError when unknown."""
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size <= 0:
         raise OSError("sysconf does not know the size of the memory")

@@ -1,8 +1,8 @@
-"""Keeps the Mac from idle sleep while work is under way, and only then.
+"""Prevents idle sleep of the Mac, but only while work is running.
 
-A ``caffeinate -i -w PID`` child holds the power assertion; it ends with our process, however that
-ends. The lid, the menu and a low battery still put the machine to sleep, and the display may turn
-off.
+A ``caffeinate -i -w PID`` child holds the power assertion. It ends with our process, even when our
+process crashes. The lid, the menu and a low battery still put the machine to sleep, and the display
+may turn off.
 """
 
 import os
@@ -29,8 +29,8 @@ Spawn = Callable[[Sequence[str]], Child]
 
 
 def spawn_quietly(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A child without our standard streams. Raises OSError."""
-    # Closing descriptors would rule out posix_spawn on macOS, and a fork copies the page tables of
+    """Start a child without our standard streams. Raises OSError."""
+    # With close_fds Python cannot use posix_spawn on macOS, and a fork copies the page tables of
     # the process that holds the models. Our descriptors are not inheritable anyway.
     return subprocess.Popen(
         command,
@@ -42,10 +42,10 @@ def spawn_quietly(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 class SleepInhibitor:
-    """Call ``update`` after each change of what is under way, on the event loop."""
+    """Call ``update`` on the event loop each time that work begins or ends."""
 
     def __init__(self, working: Callable[[], bool], spawn: Spawn | None, pid: int) -> None:
-        """``spawn`` None: this machine needs no inhibitor, and ``working`` is never asked."""
+        """``spawn``: None if this machine needs no inhibitor; then ``working`` is never called."""
         self._working = working
         self._spawn = spawn
         self._command = (CAFFEINATE, "-i", "-w", str(pid))
@@ -59,9 +59,9 @@ class SleepInhibitor:
         return self._child is not None and self._child.poll() is None
 
     def update(self) -> None:
-        """Keep the machine awake if anything is under way, else let it sleep.
+        """Keep the machine awake if any work is running, else let it sleep.
 
-        Never waits and never fails: work goes on without the inhibitor.
+        Never waits and never fails: without the inhibitor the work still goes on.
         """
         if self._spawn is None:
             return
@@ -71,7 +71,7 @@ class SleepInhibitor:
             self._start_child(self._spawn)
 
     def close(self) -> None:
-        """End the child and wait for it, whatever is still under way."""
+        """End the child and wait for it, even if work is still running."""
         self._end_child()
         for child in self._ended:
             try:
@@ -104,7 +104,7 @@ class SleepInhibitor:
         self._reap()
 
     def _reap(self) -> None:
-        """Collect ended children, so that none stays a zombie for long."""
+        """Collect ended children, so that no child stays a zombie for long."""
         self._ended = [child for child in self._ended if child.poll() is None]
 
 

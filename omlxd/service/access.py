@@ -1,4 +1,4 @@
-"""Checks by owner and mode whether the account of a system daemon can use its files.
+"""Checks, by owner and mode of each file, whether the account of a system daemon can use it.
 
 Access control lists are ignored: on a Mac they usually allow more than the mode does.
 """
@@ -14,11 +14,11 @@ READ, WRITE, ENTER = 4, 2, 1
 EXECUTE = ENTER
 
 _BY_ROOT = frozenset({INSTALL_RECORD, COMMAND_LOCK, STDOUT, STDERR})
-"""Files that the service commands and launchd make there; they may belong to root."""
+"""Files that the service commands and launchd make in these folders; they may belong to root."""
 
 
 def blocked(path: Path, account: Account, wanted: int) -> Path | None:
-    """The first folder or file that keeps ``account`` from the ``wanted`` access to ``path``.
+    """The first folder or file that denies ``account`` the ``wanted`` access to ``path``.
 
     ``wanted`` is a sum of READ, WRITE and ENTER or EXECUTE. None when the account has access.
     """
@@ -30,7 +30,7 @@ def blocked(path: Path, account: Account, wanted: int) -> Path | None:
 
 
 def problems(job: JobSpec) -> list[str]:
-    """What keeps the account of ``job`` from running it, each with its remedy.
+    """The reasons why the account of ``job`` cannot run it, each with its remedy.
 
     An absent file is a problem only if it is the interpreter. An agent (which has no account of
     its own) has no problems.
@@ -40,7 +40,7 @@ def problems(job: JobSpec) -> list[str]:
 
 
 def _interpreter(job: JobSpec, account: Account) -> list[str]:
-    # The link in the environment, and the installation that it leads to.
+    # The link in the environment, and the installation to which it points.
     paths = (Path(job.interpreter), Path(os.path.realpath(job.interpreter)))
     for path in dict.fromkeys(paths):
         where = blocked(path, account, EXECUTE)

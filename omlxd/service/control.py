@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
 INSTALL_RECORD = "service.json"
 COMMAND_LOCK = "service.lock"
 LOCK_WITHIN = 180.0
-"""Seconds; longer than a whole installation by another command takes."""
+"""Seconds; a whole installation by another command takes less."""
 LOCK_POLL = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class InstallRecord:
-    """What an installation leaves for later commands.
+    """The record that an installation leaves for later commands.
 
     ``domain`` is as ``Supervisor.domain``; ``definition`` and ``interpreter`` are absolute paths.
     """
@@ -45,7 +45,7 @@ class InstallRecord:
 
 
 def installed_domain(state: Path) -> str | None:
-    """Where the last installation put the job; None when there is no readable record."""
+    """The domain of the last installation; None when there is no readable record."""
     domain = (peek_json(state / INSTALL_RECORD) or {}).get("domain")
     return domain if isinstance(domain, str) else None
 
@@ -58,8 +58,8 @@ def forget_installation(state: Path) -> None:
 def command_lock(state: Path, clock: Clock, *, installs: bool = False) -> Iterator[None]:
     """Only one service command changes things at a time; a second one waits for the first.
 
-    Only an installation makes the lock file. Without the file nothing was ever installed with this
-    folder, which may be a stranger's, so there is nothing to wait for.
+    Only an installation creates the lock file. Without it nothing was ever installed with this
+    folder (which may not even be ours), so there is nothing to wait for.
     Raises OSError, and ServiceFailed when the other command takes too long.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if installs else 0)
@@ -98,8 +98,8 @@ class ServiceStatus:
     """Attributes:
     health: None when no instance runs or it has no address yet.
     killed: the record of an instance that was killed (SIGKILL, power loss, native abort).
-    interpreter: what the definition starts; None without a definition that can be read.
-    elsewhere: the data folder of the installed service, if it is another one than ours.
+    interpreter: the Python that the definition starts; None without a readable definition.
+    elsewhere: the data folder of the installed service, if it differs from ours.
     """
 
     where: str
@@ -132,7 +132,7 @@ def start(supervisor: Supervisor, watch: Watch, clock: Clock) -> InstanceRecord:
 
 
 def stop(supervisor: Supervisor, watch: Watch, clock: Clock, *, disable: bool) -> bool:
-    """Stop it, with ``disable`` also at the next login. Returns whether it was loaded."""
+    """Stop it; with ``disable`` it stays off at the next login. Returns whether it was loaded."""
     with command_lock(watch.state, clock):
         require_same_folder(supervisor, watch.state)
         loaded = supervisor.view().loaded
@@ -143,7 +143,7 @@ def stop(supervisor: Supervisor, watch: Watch, clock: Clock, *, disable: bool) -
 
 
 def restart(supervisor: Supervisor, watch: Watch, clock: Clock) -> InstanceRecord:
-    """A new instance, after the running one has drained. Raises ServiceFailed."""
+    """Drain the running instance, then return a new one. Raises ServiceFailed."""
     with command_lock(watch.state, clock):
         _require_installed(supervisor, watch.state)
         forget_starts(watch.state)
@@ -178,13 +178,13 @@ def restart_loaded(supervisor: Supervisor, watch: Watch) -> InstanceRecord:
         )
     supervisor.stop_process()
     limit = EXIT_TIMEOUT + 5.0
-    # A full disk may have kept the record from being written: then only the supervisor knows.
+    # On a full disk there may be no record; then only the supervisor knows the process.
     pid = view.pid if running is None else running.pid
     ended = running is None or watch.until_ended(running, limit)
     if ended and (pid is None or watch.until_noticed(pid, supervisor.view, limit)):
         supervisor.start()
     else:
-        # It ignores SIGTERM. The supervisor's own stop ends with SIGKILL.
+        # The process ignores SIGTERM. The supervisor's own stop ends with SIGKILL.
         log.warning("restart_by_force", pid=pid)
         supervisor.load()
     return watch.until_up(before, supervisor)

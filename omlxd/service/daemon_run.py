@@ -39,7 +39,7 @@ from omlxd.store import write_json
 log = structlog.get_logger(__name__)
 
 LOCK_RETRY = 0.02
-"""Seconds; longer than a command holds the lock that only checks whether it is held."""
+"""Seconds; a command that only checks the lock holds it for less."""
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -53,7 +53,7 @@ class InstanceLock:
         self.record = record
 
     def announce(self, host: str, port: int) -> None:
-        """Record where the API answers."""
+        """Record the address of the API."""
         self.record = replace(self.record, host=host, port=port)
         self.write()
 
@@ -84,7 +84,7 @@ def take(
 ) -> InstanceLock:
     """Become the instance of ``state``. The folder is made when it is missing.
 
-    Raises AlreadyRunning with who holds it, ConfigError when the folder cannot be used.
+    Raises AlreadyRunning naming the holder, ConfigError when the folder cannot be used.
     """
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def take(
     try:
         free = _lock(descriptor)
     except OSError:
-        # The volume has no locks (some network shares): the record has to decide.
+        # The volume has no locks (some network shares), so the record must decide.
         free = previous is None or not is_alive(previous, started)
     if not free:
         os.close(descriptor)
@@ -135,8 +135,8 @@ class DaemonRun:
         """Hold the data folder while ``body`` runs. Returns the exit code for the process.
 
         An error of ``body`` is written to stderr and recorded. Only KeyboardInterrupt and
-        SystemExit are raised. Events are logged from the start, so configure structlog before, on
-        a stream that a full disk does not break (RotatingLog).
+        SystemExit are raised. Events are logged from the start, so configure structlog first, on
+        a stream that survives a full disk (RotatingLog).
         """
         if self.supervised:
             for name in (STDOUT, STDERR):
@@ -180,7 +180,7 @@ class DaemonRun:
         return ExitingProcess(os.getpid(), instance_id, self.supervised)
 
     def _unless_uncounted(self, lock: InstanceLock, code: int) -> int:
-        """``code``, but not a restart whose start could not be counted: it might never end."""
+        """``code``, but no restart when the start was not counted: that loop might never end."""
         counted = exits.is_counted(self.state, lock.record.started_at)
         if code != ExitCode.RESTART or not self.supervised or counted:
             return code
@@ -213,7 +213,7 @@ def _open_lock(state: Path) -> int:
     except OSError as error:
         if error.errno not in _DISK_FULL:
             raise
-        # On a full disk no file can be made; the folder itself can be locked as well.
+        # On a full disk no file can be made, but the folder itself can be locked.
         return os.open(state, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
 
 

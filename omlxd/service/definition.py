@@ -1,4 +1,4 @@
-"""The definition of the job: renders the launchd plist, and reads an installed file back."""
+"""The definition of the job: renders the launchd plist, and reads an installed definition."""
 
 import plistlib
 import shlex
@@ -73,7 +73,7 @@ def render_plist(job: JobSpec, label: str, source: bytes) -> bytes:
 
 
 def _fill(value: Any, values: dict[str, str]) -> Any:
-    """Replaces only whole strings, so a value is never taken for a placeholder."""
+    """Fill the placeholders. Only whole strings are replaced, so a value is never a placeholder."""
     if isinstance(value, dict):
         return {key: _fill(entry, values) for key, entry in value.items()}
     if isinstance(value, list):
@@ -83,10 +83,10 @@ def _fill(value: Any, values: dict[str, str]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What an installed definition says; None where it says nothing.
+    """The content of an installed definition; an attribute is None when the file lacks it.
 
     Attributes:
-        home, config_file: as ``--home`` and ``--config`` of the daemon.
+        home, config_file: the values of the daemon's ``--home`` and ``--config``.
         logs: the folder of its standard error.
         user: the account of a system daemon.
     """
@@ -101,7 +101,7 @@ class Definition:
 
 
 def parse_definition(definition: bytes) -> Definition | None:
-    """None when it is neither a plist nor a unit file of ours, or is damaged."""
+    """None when ``definition`` is damaged, or is neither a plist nor our unit file."""
     try:
         keys = plistlib.loads(definition)
     except _UNREADABLE:
@@ -123,7 +123,7 @@ def parse_definition(definition: bytes) -> Definition | None:
 
 
 def read_definition(path: Path) -> Definition | None:
-    """As ``parse_definition``; also None when the file is absent or closed to this user."""
+    """As ``parse_definition``; also None when the file is absent or this user may not read it."""
     try:
         return parse_definition(path.read_bytes())
     except OSError:
@@ -145,7 +145,7 @@ def system_definition(daemons: Path = DAEMONS) -> Path:
 def installed_definition(
     platform: str, uid: int, user_home: Path, daemons: Path = DAEMONS
 ) -> Definition | None:
-    """The service that a command of this user means: their own, else that of the whole Mac.
+    """The service that a command of this user is about: the user's own, else the whole Mac's.
 
     For root the service of the Mac comes first, because ``sudo`` keeps the home of the user.
     """

@@ -1,10 +1,10 @@
 """How the daemon ends: its exit code, the record of its last exit, and the end of restart loops.
 
 launchd restarts after every non-zero exit (KeepAlive, SuccessfulExit false), ten seconds apart, and
-never gives up. Two kinds of failure must therefore not restart for ever. A mistake that stays until
-somebody corrects it ends with 0 under a supervisor, and is recorded for ``omlxd service status``.
-A fault at every start that cannot report itself (a native abort, or the kernel's kill while models
-load) is found by counting starts: see ``count_start``.
+never gives up. Two kinds of failure must not restart for ever. 1. A mistake that only a person can
+correct: under a supervisor the exit code is 0, and ``omlxd service status`` shows the record. 2. A
+crash at every start that leaves no error (a native abort, or the kernel kills the process while
+models load): it is found by counting the starts, see ``count_start``.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 LAST_EXIT = "last_exit.json"
 STARTS = "starts.json"
 MOST_STARTS: Final = 6
-"""In a row, each of them after a short life; one more is a restart loop."""
+"""Starts in a row, each after a short life. One more start is a restart loop."""
 SHORT_LIFE: Final = 900.0
 """Seconds; a process that lived longer is not part of a restart loop."""
 
@@ -39,7 +39,7 @@ class ExitCode(IntEnum):
 
 class Ending(Enum):
     STOPPED = "stopped"
-    """It was asked to stop, and did."""
+    """It was asked to stop, and stopped."""
     CONFIG = "config"
     """The configuration is wrong."""
     BLOCKED = "blocked"
@@ -47,7 +47,7 @@ class Ending(Enum):
     LOOPING = "looping"
     """It was started many times and never lived long."""
     BROKEN = "broken"
-    """Anything else; a new process may do better."""
+    """Any other error; a new process may succeed."""
 
 
 PERMANENT = frozenset({Ending.CONFIG, Ending.BLOCKED, Ending.LOOPING})
@@ -57,9 +57,9 @@ PERMANENT = frozenset({Ending.CONFIG, Ending.BLOCKED, Ending.LOOPING})
 class LastExit:
     """Attributes:
     at: when, seconds since 1970.
-    instance_id: of the instance that ended; None when it ended before it had one.
+    instance_id: of the instance that ended; None when the process ended before it had an id.
     code: the exit code of the process.
-    error: the stable code of the error; None for a stop that was asked for.
+    error: the stable code of the error; None after a requested stop.
     """
 
     at: float
@@ -74,7 +74,7 @@ class LastExit:
 
 @dataclass(frozen=True, slots=True)
 class ExitingProcess:
-    """``instance_id`` is None before it got one; ``supervised``: launchd or systemd started it."""
+    """``instance_id``: None until it is set; ``supervised``: launchd or systemd started it."""
 
     pid: int
     instance_id: str | None
@@ -82,7 +82,7 @@ class ExitingProcess:
 
 
 def ending_of(error: BaseException | None) -> Ending:
-    """What kind of ending ``error`` is; None is a stop that was asked for."""
+    """The kind of ending for ``error``; None is a requested stop."""
     match error:
         case None:
             return Ending.STOPPED
@@ -110,7 +110,7 @@ def exit_code(ending: Ending, *, supervised: bool) -> ExitCode:
 def record_exit(
     state: Path, error: BaseException | None, process: ExitingProcess, *, now: float
 ) -> int:
-    """Record the end of ``process`` and return its exit code. Never raises for a bad disk.
+    """Record the end of ``process`` and return its exit code. A disk error is never raised.
 
     A second start that finds the data folder taken (``AlreadyRunning``) is recorded too: the
     installer must see it, and the running instance records its own exit later.
@@ -181,14 +181,14 @@ def in_a_row(starts: Sequence[float], now: float) -> tuple[float, ...]:
 
 
 def is_looping(starts: Sequence[float], now: float) -> bool:
-    """Whether a start at ``now``, the last of ``starts``, is one too many."""
+    """Whether the start at ``now``, the last of ``starts``, exceeds ``MOST_STARTS``."""
     return len(in_a_row(starts, now)) > MOST_STARTS
 
 
 def count_start(state: Path, now: float) -> bool:
     """Count a supervised start. Returns whether it belongs to a restart loop and must end.
 
-    A start that cannot be written to the disk is not counted.
+    When the disk cannot be written, the start is not counted.
     """
     starts = (*in_a_row(_read_starts(state), now), now)
     try:
@@ -199,7 +199,7 @@ def count_start(state: Path, now: float) -> bool:
 
 
 def is_counted(state: Path, since: float) -> bool:
-    """Whether a start at or after ``since`` is on the disk. Without it a loop would never end."""
+    """Whether a start at or after ``since`` is on the disk. If not, a loop would never end."""
     return any(at >= since for at in _read_starts(state))
 
 

@@ -23,7 +23,7 @@ from omlxd.store import PRIVATE, write_atomically
 log = structlog.get_logger(__name__)
 
 DEFINITION_MODE = 0o644
-"""launchd refuses a definition that others may write to."""
+"""launchd refuses a definition that other users can write."""
 
 STARTER_CONFIG = """\
 # The configuration of omlxd. Everything has a default; an empty file is fine.
@@ -31,14 +31,14 @@ STARTER_CONFIG = """\
 
 
 class InstallAction(Enum):
-    """What an installation has to do."""
+    """The work that an installation must do."""
 
     KEEP = "keep"
     """The same job runs and is healthy: change nothing."""
     RESTART = "restart"
-    """The same job is loaded, but unhealthy, stopped, or of another version."""
+    """The same job is loaded, but it is unhealthy, stopped, or runs another version."""
     LOAD = "load"
-    """The job is not loaded, or has another definition."""
+    """The job is not loaded, or its definition differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """What is to be installed.
+    """What to install.
 
     Attributes:
         definition: the bytes of the plist or unit.
         version: of the installing omlxd.
         others: the other places in which the same job could run.
-        restart: also a healthy job, because its files were replaced while it ran.
+        restart: restart even a healthy job, because its files were replaced while it ran.
     """
 
     job: JobSpec
@@ -110,7 +110,7 @@ def install(
 
 
 def prepare_folders(job: JobSpec) -> None:
-    """Make the folders and the (empty) configuration of the job; what exists stays as it is.
+    """Make the folders and the (empty) configuration of the job. Existing ones stay as they are.
 
     Raises ServiceFailed when one cannot be made, or the account of ``job`` cannot use it.
     """
@@ -129,7 +129,7 @@ def prepare_folders(job: JobSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Previous:
-    """``loaded``: the places that had the job; ``watch``: of the data folder that it had."""
+    """``loaded``: the places that had the job; ``watch``: watches the data folder of that job."""
 
     definition: bytes | None
     loaded: tuple[Supervisor, ...]
@@ -179,9 +179,9 @@ def _change(
 
 
 def _roll_back(supervisor: Supervisor, request: InstallRequest, previous: _Previous) -> str:
-    """Restore what was there. Returns the result in words; a failing supervisor raises nothing.
+    """Restore the previous state. Returns the result in words, also when the supervisor fails.
 
-    Otherwise launchd would start a job that exits with an error every ten seconds.
+    Without it launchd would start a failing job every ten seconds.
     """
     log.warning("install_rolled_back", where=supervisor.name, had_job=bool(previous.loaded))
     try:
@@ -197,7 +197,7 @@ def _roll_back(supervisor: Supervisor, request: InstallRequest, previous: _Previ
             return "The previous definition was restored; it was not running."
         forget_starts(previous.watch.state)
         before = previous.watch.baseline()
-        # It may have been loaded in two places; only one of them can run.
+        # The job may have been loaded in two places; only one of them can run.
         previous.loaded[0].load()
         record = previous.watch.until_up(before, previous.loaded[0])
     except (ServiceFailed, OSError) as error:

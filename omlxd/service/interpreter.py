@@ -1,4 +1,4 @@
-"""Judges whether the Python that runs us will still be there at the next login."""
+"""Checks whether the Python that runs this process will still exist at the next login."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 PROTECTED = ("Desktop", "Documents", "Downloads")
-"""Folders of a home that background jobs on macOS may not read."""
+"""Folders of a user's home that background jobs on macOS may not read."""
 
 _CELLAR = re.compile(r"/Cellar/([^/]+)/[^/]+/")
 _HOMEBREW_OWN = re.compile(r"/(?:Cellar|opt)/omlxd/")
@@ -19,17 +19,17 @@ _UV_CACHE = re.compile(r"/(?:archive|environments|builds)-v\d+/")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python as it was found, before it is judged.
+    """The facts about a Python, before it is checked.
 
     Attributes:
         executable: absolute, symbolic links unresolved.
         prefix: the environment's folder; equals ``base`` outside a virtual environment.
-        base: the installation that the environment is built on.
-        machine: the processor the interpreter itself was built for.
-        project: the source project (a clone) that the environment or omlxd itself lies in.
+        base: the installation on which the environment is built.
+        machine: the processor for which the interpreter was built.
+        project: the source project (a clone) that contains the environment or omlxd itself.
         throwaway: folders whose content other tools delete (caches, temporary folders).
-        resolved: executable and environment with links resolved. They tell the volume; elsewhere
-            the link counts, since it survives upgrades.
+        resolved: executable and environment with links resolved. Only the check of the volume uses
+            them; the other checks use the link, since it survives upgrades.
     """
 
     executable: str
@@ -94,7 +94,7 @@ def _project_of(prefix: Path, package_root: Path) -> str | None:
 
 
 def problems(python: Interpreter) -> tuple[Problem, ...]:
-    """All reasons against this interpreter, the final ones first."""
+    """All problems of this interpreter, the final ones first."""
     found = [
         _unusable(python),
         _homebrew_service(python),

@@ -32,7 +32,7 @@ CARRIED = (
     *FOLDERS,
     *("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET"),
 )
-"""Settings of the installing shell that the service needs to find the same files. No tokens."""
+"""Variables of the installing shell. The service needs them to find the same files. No tokens."""
 
 _SECRET_IN_URL = re.compile(r"://([^/]*@|.*[?#])")
 _ODD = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
@@ -53,7 +53,7 @@ class Account:
 class JobSpec:
     """Attributes:
     interpreter: absolute, symbolic links unresolved.
-    home: what ``--home`` gets; None for the platform's own places.
+    home: the value of ``--home``; None for the platform's own places.
     account: for a system daemon only.
     """
 
@@ -85,9 +85,9 @@ def arguments(job: JobSpec) -> list[str]:
 
 
 def carried_environment(environ: Mapping[str, str], *, linux: bool = False) -> dict[str, str]:
-    """The part of ``environ`` that goes into the job's definition, which everybody may read.
+    """The part of ``environ`` that goes into the job's definition. Every user may read that file.
 
-    ``linux``: also OpenBLAS, if LD_PRELOAD loads it in place of the slow BLAS of MLX's CPU build.
+    ``linux``: also OpenBLAS, if LD_PRELOAD loads it instead of the slow BLAS of MLX's CPU build.
     """
     secret = with_secrets(environ)
     carried = {
@@ -101,18 +101,18 @@ def carried_environment(environ: Mapping[str, str], *, linux: bool = False) -> d
 
 
 def with_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The settings that are not carried because their URL may hold a password or a token."""
+    """The variables that are left out because their URL may hold a password or a token."""
     return tuple(name for name in CARRIED if _SECRET_IN_URL.search(environ.get(name, "")))
 
 
 def _absolute(folder: str) -> str:
-    """The absolute path of ``folder``. A ``~NAME`` without such a user stays, and is refused."""
+    """The absolute path of ``folder``. ``~NAME`` of an unknown user stays, and is refused later."""
     folder = os.path.expanduser(folder)
     return folder if folder.startswith("~") else os.path.abspath(folder)
 
 
 def is_odd(text: str) -> bool:
-    """Whether a definition cannot hold ``text``: control characters, bytes that are no UTF-8."""
+    """Whether a definition cannot hold ``text``: it has control characters or is no UTF-8."""
     return _ODD.search(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Calls ``launchctl``: what to run, what its exit codes mean, and what to do after each of them."""
+"""Calls ``launchctl``: its commands, the meaning of its exit codes, and what to do after each."""
 
 import re
 import subprocess
@@ -15,9 +15,9 @@ log = structlog.get_logger(__name__)
 
 PATH = "/bin/launchctl"
 LIMIT = EXIT_TIMEOUT + 15.0
-"""Seconds for one call. Some calls wait for the end of the job, so more than ExitTimeOut."""
+"""Seconds for one call. More than ExitTimeOut, because some calls wait for the end of the job."""
 BOOTSTRAP_DELAYS: Final = (0.5, 1.0, 2.0, 4.0)
-"""Seconds before each further try of ``bootstrap``."""
+"""Seconds to wait before each retry of ``bootstrap``."""
 
 
 class Code(IntEnum):
@@ -37,7 +37,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """``code`` None: the call did not return within its limit, or could not be started."""
+    """``code``: None when the call did not return within its limit, or could not be started."""
 
     arguments: tuple[str, ...]
     code: int | None
@@ -54,7 +54,7 @@ class CallResult:
 
 
 Run = Callable[[Sequence[str], float], tuple[int | None, str]]
-"""Command and limit in seconds -> exit code (None: none in time) and what it wrote."""
+"""Command and limit in seconds -> exit code (None when there was none in time) and output."""
 
 
 def run_process(command: Sequence[str], limit: float) -> tuple[int | None, str]:
@@ -77,11 +77,11 @@ def run_process(command: Sequence[str], limit: float) -> tuple[int | None, str]:
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """What the stable ``launchctl list LABEL`` says; None where it says nothing."""
+    """The output of ``launchctl list LABEL``, which is stable; None for a value that it lacks."""
 
     pid: int | None
     last_exit: int | None
-    """Wait status: the number of a signal, or the exit code times 256."""
+    """A wait status: the number of a signal, or the exit code times 256."""
 
 
 class Launchctl:
@@ -97,8 +97,8 @@ class Launchctl:
     def bootout(self, target: str) -> CallResult:
         """Returns before the job has ended.
 
-        Always by target: the form with a path gives 5 when the job is not there, and some releases
-        do not know ``--wait``.
+        Always by target: the form with a path returns 5 when the job is not there. No ``--wait``:
+        some releases do not know it.
         """
         return self._call("bootout", target)
 
@@ -120,7 +120,7 @@ class Launchctl:
         return self._call("print", target)
 
     def load_state(self, target: str) -> "LoadState":
-        """Whether a job, or a domain, is there."""
+        """Whether a job or a domain exists."""
         return load_state(self.print(target).code)
 
     def list(self, label: str) -> ListedJob | None:
@@ -163,10 +163,10 @@ def load_state(code: int | None) -> LoadState:
 
 
 def bootout_is_under_way(code: int | None) -> bool:
-    """Whether to wait until the job is gone; every other code is a refusal to report.
+    """Whether to wait until the job is gone. If not, the code is a refusal and must be reported.
 
-    3, 112, 113 and 125 mean that there is nothing to stop, 37 that another bootout already runs,
-    and launchd may give 5 for a job that is still draining.
+    3, 112, 113 and 125: there is nothing to stop. 37: another bootout already runs. 5: launchd may
+    return it for a job that is still draining.
     """
     return code in (
         Code.OK,
@@ -186,7 +186,7 @@ class Bootstrapped:
 
 @dataclass(frozen=True, slots=True)
 class RetryBootstrap:
-    """Wait ``delay`` seconds, remove what is left of the label, enable it, and try again."""
+    """Wait ``delay`` seconds, remove the rest of the job, enable the label, and try again."""
 
     delay: float
 
@@ -202,8 +202,8 @@ AfterBootstrap = Bootstrapped | RetryBootstrap | BootstrapFailed
 def after_bootstrap(code: int | None, tries: int, *, loaded: bool) -> AfterBootstrap:
     """``tries``: the bootstraps made so far; ``loaded``: whether ``print`` finds the job now.
 
-    launchd gives 37 also for a job that it has just loaded. With 5 and 17 the job that is there may
-    be the old one, still draining, so it is removed before the next try.
+    launchd also returns 37 for a job that it has just loaded. After 5 and 17 the loaded job may be
+    the old one that still drains, so it is removed before the next try.
     """
     if code == Code.OK or (code == Code.IN_PROGRESS and loaded):
         return Bootstrapped()

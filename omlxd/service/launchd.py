@@ -1,4 +1,4 @@
-"""Our launchd job: which domain it belongs in, and how it is loaded, stopped and looked at."""
+"""Our launchd job: chooses its domain, then loads, stops and observes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Domain:
 
     @property
     def note(self) -> str | None:
-        """What the user should know about this domain."""
+        """A note for the user about this domain."""
         return HEADLESS if self.kind is Kind.USER else None
 
     def target(self, label: str) -> str:
@@ -83,7 +83,7 @@ def parse_domain(name: str) -> Domain | None:
 
 
 def check_rights(uid: int, *, system: bool) -> None:
-    """Raises ServiceFailed, with the right command, when this user may not do what is asked."""
+    """Raises ServiceFailed, with the right command, when this user lacks the rights."""
     if system and uid != 0:
         raise ServiceFailed(
             "a system daemon needs administrator rights: run the same command with sudo"
@@ -153,7 +153,7 @@ class LaunchdJob:
         return JobView(loaded=True, pid=listed.pid, last_exit=ended)
 
     def load(self) -> None:
-        # Harmless when the job is enabled already; a disabled job cannot be loaded.
+        # A disabled job cannot be loaded. Enabling an enabled job does nothing.
         self._launchctl.enable(self._target)
         self.unload()
         self._bootstrap()

@@ -1,7 +1,7 @@
-"""Log files: the daemon's own rotating one, the one that launchd never rotates, and their end.
+"""Log files: the daemon's rotating log, trimming launchd's log, and reading the end of a log.
 
 A log that cannot be written (disk full, folder gone, no permission) never stops the daemon: the
-lines go to the fallback stream, which also says so once, and the file is tried again later.
+lines go to the fallback stream, with one message about it, and the file is tried again later.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ POLL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """``most_bytes`` a file; ``kept`` older files beside it (NAME.1 is the youngest)."""
+    """At most ``most_bytes`` per file, and ``kept`` older files (NAME.1 is the youngest)."""
 
     most_bytes: int = MOST_BYTES
     kept: int = KEPT_FILES
 
 
 class RotatingLog(io.TextIOBase):
-    """A text stream to append to. ``write`` and ``flush`` never raise for the disk's sake.
+    """A text stream to append to. ``write`` and ``flush`` never raise an error of the disk.
 
     Each ``write`` holds whole records, so rotation never splits one.
     """
@@ -61,7 +61,7 @@ class RotatingLog(io.TextIOBase):
         # The event loop and the device thread both write.
         self._lock = threading.Lock()
         self.lost = 0
-        """Records since the file last worked that are not in it."""
+        """How many records the file has missed since its last successful write."""
 
     @property
     def path(self) -> Path:
@@ -86,7 +86,7 @@ class RotatingLog(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing to do: every write reaches the system at once."""
+        """Does nothing, since every write reaches the system at once."""
 
     def close(self) -> None:
         with self._lock:
@@ -99,7 +99,7 @@ class RotatingLog(io.TextIOBase):
                 raise OSError("the log file is not tried again yet")
             self._open()
         elif not self._is_current():
-            # Someone moved or removed the file, and what is written to it would be lost.
+            # The file was moved or removed, so further writes to it would be lost.
             self._drop_file()
             self._open()
         if self._size and self._size + len(data) > self._rotation.most_bytes:
@@ -115,10 +115,10 @@ class RotatingLog(io.TextIOBase):
         self.lost, self._retry_at = 0, None
 
     def _cut_to(self, size: int) -> None:
-        """Remove the part of a record that fitted on a full disk. The fallback gets the record."""
+        """Remove a record that a full disk cut off. The fallback gets the whole record."""
         assert self._file is not None
         with contextlib.suppress(OSError):
-            # Not when another process has appended: then the next opening ends the torn line.
+            # Not if another process has appended since; then the next opening ends the torn line.
             if os.fstat(self._file.fileno()).st_size == self._size:
                 os.ftruncate(self._file.fileno(), size)
 
@@ -189,16 +189,16 @@ class RotatingLog(io.TextIOBase):
 def open_log(
     folder: Path, fallback: TextIO | None, *, clock: Callable[[], float] = time.monotonic
 ) -> RotatingLog:
-    """The daemon's log in ``folder``. It opens with the first record, so this cannot fail."""
+    """The daemon's log in ``folder``. The first record opens the file, so this call cannot fail."""
     return RotatingLog(folder / LOG, fallback, clock=clock)
 
 
 def trim(path: Path, *, above: int = TRIM_ABOVE, keep: int = TRIM_KEEP) -> int:
     """Keep only the last ``keep`` bytes of ``path`` when it has more than ``above``.
 
-    The file is cut in place: launchd keeps it open in append mode, and after a rename would write
-    to the old one. Its end stays, because it may hold the text of a native crash.
-    Returns the bytes removed; 0 also when the file is missing or the disk fails.
+    The file is cut in place: launchd keeps it open in append mode, so after a rename it would write
+    to the old file. The end stays, because it may hold the text of a native crash.
+    Returns the bytes removed; also 0 when the file is missing or the disk fails.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -209,7 +209,7 @@ def trim(path: Path, *, above: int = TRIM_ABOVE, keep: int = TRIM_KEEP) -> int:
         if size <= above:
             return 0
         tail = os.pread(descriptor, keep, size - keep)
-        # Begin with a whole line, unless there is only one.
+        # Begin with a whole line, unless there is only one line.
         tail = tail.partition(b"\n")[2] or tail
         os.pwrite(descriptor, tail, 0)
         os.ftruncate(descriptor, len(tail))
@@ -235,7 +235,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def follow(path: Path, sleep: Callable[[float], None]) -> Iterator[str]:
-    """Each text appended to ``path`` from now on. Waits for the file when it is missing."""
+    """Yield each text that is appended to ``path`` from now on. Waits for a missing file."""
     file = _open_at_end(path)
     try:
         while True:
@@ -247,7 +247,7 @@ def follow(path: Path, sleep: Callable[[float], None]) -> Iterator[str]:
             if file is None:
                 file = _open(path)
             elif _was_replaced(path, file):
-                # The old file still holds what was written between the last read and the rotation.
+                # The old file still holds the text between the last read and the rotation.
                 rest = file.read()
                 file.close()
                 file = _open(path)

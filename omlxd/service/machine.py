@@ -1,4 +1,4 @@
-"""Finds the supervisor of services on this machine, and the place of our job in it."""
+"""Finds the supervisor of this machine (launchd or systemd), and the place of our job in it."""
 
 import os
 import pwd
@@ -39,10 +39,10 @@ NOT_SUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the service commands use of the operating system; tests make their own.
+    """The parts of the operating system that the service commands use; tests make their own.
 
     Attributes:
-        system_folder: where the plists of the system domain are.
+        system_folder: the folder with the plists of the system domain.
     """
 
     platform: str
@@ -92,7 +92,7 @@ def _account(entry: pwd.struct_passwd) -> Account:
 
 
 def supervisor_to_install(machine: Machine, *, system: bool) -> Supervisor:
-    """Where a new installation goes. Raises ServiceFailed when no place can take it."""
+    """The place of a new installation. Raises ServiceFailed when no place can take it."""
     if machine.platform != "darwin":
         return _unit(machine, system=system)
     launchd.check_rights(machine.uid, system=system)
@@ -122,7 +122,7 @@ def other_places(machine: Machine, chosen: Supervisor) -> tuple[Supervisor, ...]
 
 
 def installed_supervisor(machine: Machine, recorded: str | None, *, system: bool) -> Supervisor:
-    """Where the job is loaded, else where it was installed, else where it would be installed.
+    """The place where the job is loaded, else where it was or would be installed.
 
     ``recorded``: the domain in the install record. A job in one domain cannot be seen from another,
     so launchd is asked about each.
@@ -144,7 +144,7 @@ def installed_supervisor(machine: Machine, recorded: str | None, *, system: bool
 
 
 def definition(machine: Machine, *, system: bool) -> Definition | None:
-    """What the installed definition says; None when none is there or it cannot be understood."""
+    """The content of the installed definition; None when there is none or it cannot be parsed."""
     if system and machine.platform == "darwin":
         return read_definition(system_definition(machine.system_folder))
     return read_definition(user_definition(machine.platform, machine.user_home))

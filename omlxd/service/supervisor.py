@@ -1,4 +1,4 @@
-"""The seam between the service commands and what runs the job: launchd or systemd."""
+"""The interface of the service commands to the supervisor that runs the job: launchd or systemd."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock that no change of the time of day moves, and how to wait; both in seconds."""
+    """A monotonic clock, and how to wait; both in seconds."""
 
     now: Callable[[], float]
     sleep: Callable[[float], None]
@@ -16,7 +16,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What the supervisor says about the job; None is unknown. ``last_exit`` is in words."""
+    """The supervisor's view of the job; None is unknown. ``last_exit`` is in words."""
 
     loaded: bool
     pid: int | None
@@ -24,7 +24,7 @@ class JobView:
 
 
 class Supervisor(Protocol):
-    """What runs the job. Every method raises ServiceFailed with the reason and a remedy."""
+    """Runs the job. Every method raises ServiceFailed with the reason and a remedy."""
 
     @property
     def name(self) -> str:
@@ -32,11 +32,11 @@ class Supervisor(Protocol):
 
     @property
     def domain(self) -> str:
-        """Where the job is, for the install record: ``gui/501``, ``system``, ``systemd``."""
+        """The place of the job, for the install record: ``gui/501``, ``system``, ``systemd``."""
 
     @property
     def note(self) -> str | None:
-        """What the user should know about this place."""
+        """A note for the user about this place."""
 
     @property
     def definition(self) -> Path:
@@ -45,7 +45,7 @@ class Supervisor(Protocol):
     def view(self) -> JobView: ...
 
     def load(self) -> None:
-        """Stop what runs, then load the definition on the disk and start it."""
+        """Stop a running job, then load the definition from the disk and start it."""
 
     def start(self) -> None:
         """Start the loaded job if it does not run."""
@@ -54,10 +54,10 @@ class Supervisor(Protocol):
         """Ask the running process to end; the job stays loaded. Returns at once."""
 
     def unload(self) -> None:
-        """Stop and unload the job. Returns when it is gone. No job loaded is success."""
+        """Stop and unload the job. Returns when it is gone, at once when no job is loaded."""
 
     def remove(self) -> None:
-        """Unload the job and delete its definition. No job there is success."""
+        """Unload the job and delete its definition. Succeeds when there is no job."""
 
     def disable(self) -> None:
         """Keep the job from starting by itself until it is loaded again."""

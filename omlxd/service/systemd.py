@@ -38,7 +38,7 @@ def render_unit(job: JobSpec) -> bytes:
         *(f"Environment={setting}" for setting in settings),
         "Restart=on-failure",
         "RestartSec=10",
-        # As with launchd: native crashes go to a file beside the log, and the daemon trims it.
+        # As with launchd: native crashes go to a file beside the log. The daemon trims that file.
         f"StandardError=append:{_plain(str(job.stderr))}",
         f"TimeoutStopSec={EXIT_TIMEOUT:.0f}",
         "UMask=0077",
@@ -51,7 +51,7 @@ def render_unit(job: JobSpec) -> bytes:
 
 
 class Systemctl:
-    """The one wrapper of ``systemctl --user``."""
+    """The only caller of ``systemctl --user``."""
 
     def __init__(self, path: str = "systemctl", run: Run = run_process) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class Systemctl:
         return self._run((self._path, "--user", "--no-pager", *words), LIMIT)
 
     def require(self, *words: str) -> str:
-        """What it wrote. Raises ServiceFailed unless the exit code is 0."""
+        """Return the command's output. Raises ServiceFailed unless the exit code is 0."""
         code, text = self.call(*words)
         if code != 0:
             raise ServiceFailed(
@@ -72,7 +72,7 @@ class Systemctl:
 
 
 def is_usable(systemctl: Systemctl, booted: Callable[[], bool]) -> bool:
-    """Whether systemd runs this machine and has a user instance for us."""
+    """Whether systemd runs on this machine and has a user instance for this user."""
     return booted() and systemctl.call("show", "--property=Version")[0] == 0
 
 
@@ -115,7 +115,7 @@ class SystemdUnit:
     def load(self) -> None:
         self._systemctl.require("daemon-reload")
         self._systemctl.require("enable", UNIT)
-        # Earlier failures count against the start limit, but now a person asks for a start.
+        # Earlier failures count against the start limit. A person asks now, so forget them.
         self._systemctl.call("reset-failed", UNIT)
         self._systemctl.require("restart", UNIT)
 
@@ -146,7 +146,7 @@ class SystemdUnit:
 
 
 def _ended_how(code: str | None, status: str | None) -> str | None:
-    """``code`` is the CLD_ number of waitid: 1 exited, 2 killed, 3 dumped; 0 not yet ended."""
+    """``code``: the CLD_ number of waitid. 1 exited, 2 killed, 3 dumped; 0 has not ended yet."""
     if code == "1":
         return f"exit code {status}"
     return f"signal {status}" if code in ("2", "3") else None

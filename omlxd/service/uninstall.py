@@ -17,8 +17,8 @@ STATE_FILES = (
     *(instance.RECORD, LAST_EXIT, STARTS, control.INSTALL_RECORD, control.COMMAND_LOCK),
     instance.LOCK,
 )
-"""Every file that omlxd writes to the state folder. (Names from the layers above are repeated here;
-a test compares them.) The lock shows that the folder is ours and is deleted last, so that an
+"""Every file that omlxd writes to the state folder. (The names of higher layers are repeated here;
+a test compares them.) The lock file shows that the folder is ours. It is deleted last, so an
 interrupted purge can be repeated."""
 
 
@@ -28,7 +28,7 @@ class PurgePaths:
 
     Attributes:
         config_file: None when the user has named another place for it.
-        home: the folder given with ``--home``, None for the platform's own places.
+        home: the folder given with ``--home``; None for the platform's own places.
     """
 
     config_file: Path | None
@@ -45,7 +45,7 @@ class Uninstalled:
 
 
 def uninstall(places: Sequence[Supervisor], state: Path, clock: Clock) -> Uninstalled:
-    """Remove the job from all ``places`` that may have it.
+    """Remove the job from all ``places``.
 
     Raises ServiceFailed, also when the job has another data folder than ``state``.
     """
@@ -64,7 +64,7 @@ def uninstall(places: Sequence[Supervisor], state: Path, clock: Clock) -> Uninst
 def purge(paths: PurgePaths, user_home: Path) -> tuple[Path, ...]:
     """Delete configuration, state, caches and logs. Returns what was deleted.
 
-    Nothing is deleted in a folder given with ``--home`` on which no daemon has ever run.
+    Deletes nothing in a folder given with ``--home`` if no daemon has ever run on it.
     Raises ServiceFailed when a daemon still runs there, or the folder holds other files too.
     """
     running = instance.running(paths.state)
@@ -93,7 +93,7 @@ def purge(paths: PurgePaths, user_home: Path) -> tuple[Path, ...]:
 
 
 def _state_files(folder: Path) -> list[Path]:
-    """Also what interrupted writes left, and the copies of damaged files."""
+    """Our files in ``folder``, the rest of interrupted writes, and copies of damaged files."""
     return [
         path
         for name in STATE_FILES
@@ -103,7 +103,7 @@ def _state_files(folder: Path) -> list[Path]:
 
 
 def _logs(folder: Path) -> list[Path]:
-    """Our own files in the log folder, which may hold others too."""
+    """Our own files in the log folder, which may hold other files too."""
     return sorted({*folder.glob(f"{LOG}*"), *folder.glob(STDOUT), *folder.glob(STDERR)})
 
 

@@ -1,4 +1,4 @@
-"""Watches a started job until our new instance answers, or it has surely failed."""
+"""Watches a started job until the new instance answers, or has failed for certain."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ log = structlog.get_logger(__name__)
 HEALTHY_WITHIN = 60.0
 """Seconds; the first start compiles Python files and may wait for a slow disk."""
 NOTICED_WITHIN = 5.0
-"""Seconds after which a supervisor surely knows that a process has ended."""
+"""Seconds. By then the supervisor has surely noticed that a process ended."""
 MOST_TRIES = 3
-"""Of starting the job again when a start was lost, ``NOTICED_WITHIN`` apart."""
+"""Starts of the job after a lost start, ``NOTICED_WITHIN`` apart."""
 POLL = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the state folder said before the job was started."""
+    """The content of the state folder before the job was started."""
 
     instance_id: str | None
     last_exit: LastExit | None
@@ -41,7 +41,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """``health`` None: there was no address to ask."""
+    """``health``: None when no address was known."""
 
     record: InstanceRecord | None
     last_exit: LastExit | None
@@ -67,7 +67,7 @@ Verdict = Started | Pending | Failed
 
 
 def judge(before: Baseline, now: Observation) -> Verdict:
-    """Pure. The instance of ``before`` never counts, whatever it answers."""
+    """Pure. The instance of ``before`` never counts, even if it answers."""
     ended = now.last_exit if now.last_exit != before.last_exit else None
     if ended is not None and ended.ending in PERMANENT:
         return Failed(ended.message or f"the daemon ended at once: {ended.ending.value}")
@@ -93,7 +93,7 @@ def judge(before: Baseline, now: Observation) -> Verdict:
 
 
 def has_run(before: Baseline, now: Baseline) -> bool:
-    """Pure. Whether a process other than the one of ``before`` has run since, however shortly."""
+    """Pure. Whether a process other than that of ``before`` has run since, even for a moment."""
     if now.instance_id not in (None, before.instance_id):
         return True
     last = now.last_exit
@@ -103,7 +103,7 @@ def has_run(before: Baseline, now: Baseline) -> bool:
 
 
 class Watch:
-    """Observes a state folder and the daemon whose address is found in it."""
+    """Observes a state folder, and the daemon whose address is in it."""
 
     def __init__(
         self,
@@ -131,11 +131,11 @@ class Watch:
         return Baseline(None if record is None else record.instance_id, read_last_exit(self._state))
 
     def empty_baseline(self) -> Baseline:
-        """As if no instance had run before, so the instance that runs now counts."""
+        """A baseline without an instance, so the instance that runs now counts."""
         return Baseline(None, read_last_exit(self._state))
 
     def observe(self) -> Observation:
-        """Only a running instance is observed, not the record that a killed one left."""
+        """Observe the running instance; the record of a killed instance is ignored."""
         record = running(self._state)
         url = None if record is None else record.url
         return Observation(
@@ -167,7 +167,7 @@ class Watch:
                     assert_never(verdict)
 
     def until_ended(self, record: InstanceRecord, limit: float) -> bool:
-        """Whether this instance's process ended within ``limit`` seconds."""
+        """Wait up to ``limit`` seconds. Returns whether the instance's process has ended."""
         until = self._clock.now() + limit
         while is_alive(record):
             if self._clock.now() >= until:
@@ -178,7 +178,7 @@ class Watch:
     def until_noticed(self, pid: int, view: Callable[[], JobView], limit: float) -> bool:
         """Whether the supervisor notices within ``limit`` seconds that its process ``pid`` ended.
 
-        Until then it takes the job for running, and a start does nothing.
+        Until then the supervisor believes that the job runs, so a start does nothing.
         """
         until = self._clock.now() + limit
         while view().pid == pid:
@@ -190,9 +190,9 @@ class Watch:
     def _restart_if_lost(self, before: Baseline, supervisor: Supervisor) -> None:
         """Start the job again if no process has run since ``before``.
 
-        A start is lost when the old process had not ended yet, and launchd never starts some jobs.
-        A process that ran and died is not started here: the supervisor does that, at its own pace.
-        Starting a job that runs changes nothing, so an unknown pid (``list`` over SSH) is no risk.
+        A start is lost when the old process had not ended yet. Also, launchd never starts some
+        jobs. If a process ran and died, the supervisor restarts it at its own pace, not this
+        method. An unknown pid (``list`` over SSH) is no risk: starting a running job does nothing.
         """
         if has_run(before, self.baseline()):
             return
