@@ -1,4 +1,4 @@
-"""Every error the project raises on purpose: one tree, details as attributes, a stable code each.
+"""Every error the project raises on purpose: one tree; each has details and a stable code.
 
 OmlxdError
 ├── RequestError                 the client's request cannot be served as it stands
@@ -8,10 +8,10 @@ OmlxdError
 │   │   ├── NoChatTemplate
 │   │   ├── SettingLocked        a flag or an environment variable fixes it
 │   │   └── TemplateFailed
-│   ├── ContextTooLargeForMemory can never fit this machine
+│   ├── ContextTooLargeForMemory can never fit on this machine
 │   ├── Unauthorized, Forbidden, NotFound, ModelNotFound, AmbiguousModel
 │   └── BodyTooLarge, RequestTooSlow, UnsupportedMediaType, MethodNotAllowed
-├── Unavailable                  right in itself, not now (``retry_after`` in seconds)
+├── Unavailable                  valid, but not possible now (``retry_after`` in seconds)
 │   ├── Starting, ShuttingDown, QueueFull, TemplatesBusy, RequestTimeout
 │   ├── MemoryPressure, MemoryPressureAborted
 │   └── ModelUnloading, ModelAway, ModelLoadCancelled
@@ -31,7 +31,7 @@ class OmlxdError(Exception):
     code: ClassVar[str] = "internal_error"
     param: str | None = None
     retry_after: float | None = None
-    """Seconds after which trying again makes sense; None when it does not."""
+    """Seconds after which a retry makes sense; None when it never does."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class OmlxdError(Exception):
         self.details: Mapping[str, Any] = details
 
     def again(self, **changes: Any) -> Self:
-        """A copy to raise once more, without the traceback, whose frames keep alive what they saw.
+        """A copy to raise again. It has no traceback, since that keeps local variables alive.
 
         ``changes``: attributes that differ, such as ``retry_after``.
         """
@@ -50,7 +50,7 @@ class OmlxdError(Exception):
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by the constructor: those of the leaves take other arguments.
+        # Not by the constructor: the subclasses' constructors take other arguments.
         return _rebuilt, (type(self), self.args, dict(self.__dict__))
 
 
@@ -136,7 +136,7 @@ class ModelNotFound(RequestError):
     def __init__(
         self, model: str, nearest: Sequence[str] = (), *, by_default: bool = False
     ) -> None:
-        """``by_default``: the request named none."""
+        """``by_default``: the request named no model."""
         what = "The request names no model, and the default model" if by_default else "The model"
         hint = f" Did you mean {', '.join(nearest)}?" if nearest else ""
         super().__init__(
@@ -216,7 +216,7 @@ class ModelUnloading(Unavailable):
 
 
 class ModelAway(Unavailable):
-    """Its folder has left since the last look at the disk, and may come back."""
+    """Its folder has disappeared since the last scan, and may come back."""
 
     code = "model_away"
 
@@ -296,6 +296,6 @@ class ServiceFailed(OmlxdError):
 
 
 class StateUnwritable(OmlxdError):
-    """What must survive a restart could not be saved: a full disk, a folder without access."""
+    """Data for the next start could not be saved: a full disk, a folder without access."""
 
     code = "state_unwritable"

@@ -15,13 +15,13 @@ LOCK = "omlxd.lock"
 RECORD = "instance.json"
 """Says which process holds the folder, and where its API answers."""
 SAME_START = 2.0
-"""Seconds; a process's start is computed from the boot time, which clock steps move a little."""
+"""Seconds. A process's start time is computed from the boot time, which clock changes can move."""
 HEALTH_LIMIT = 2.0
-"""Seconds for one question; ``/health`` answers from memory."""
+"""Seconds for one request; ``/health`` answers from memory."""
 HEALTH_BYTES = 65536
 
 TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK})
-"""What ``flock`` says when another process has the lock."""
+"""Errors of ``flock`` when another process has the lock."""
 
 ProcessStart = Callable[[int], float | None]
 
@@ -29,10 +29,10 @@ ProcessStart = Callable[[int], float | None]
 @dataclass(frozen=True, slots=True)
 class InstanceRecord:
     """Attributes:
-    process_started: when the process began, as the system tells, seconds since 1970. Together
-        with ``pid`` it names one process; a pid alone is used again.
-    started_at: when it took the folder, seconds since 1970.
-    host, port: where the API answers; None until the port is bound.
+    process_started: the start of the process according to the system, seconds since 1970. It
+        identifies one process together with ``pid``; the system reuses pids.
+    started_at: the time when the process took the folder, seconds since 1970.
+    host, port: the address of the API; None until the port is bound.
     interpreter: the Python that runs it, symbolic links unresolved.
     """
 
@@ -61,7 +61,7 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class Unhealthy:
-    """``why`` in words: nothing listens, no answer in time, another program answers."""
+    """``why``: in words, such as nothing listens, no answer in time, another program answers."""
 
     why: str
 
@@ -70,9 +70,9 @@ Health = Healthy | Unhealthy
 
 
 def read_record(state: Path) -> InstanceRecord | None:
-    """Who wrote the record last, alive or not.
+    """The last record in the folder; its process may have ended.
 
-    None when there is no record, or it is damaged or closed to this user (see ``is_closed``).
+    None when there is no record, it is damaged, or this user may not read it (``is_closed``).
     """
     value = peek_json(state / RECORD)
     if value is None:
@@ -87,7 +87,7 @@ def read_record(state: Path) -> InstanceRecord | None:
 
 
 def is_closed(state: Path) -> bool:
-    """Whether this user may not read the record, since it is another account's."""
+    """Whether this user may not read the record, because it belongs to another account."""
     try:
         os.close(os.open(state / RECORD, os.O_RDONLY | os.O_CLOEXEC))
     except PermissionError:
@@ -98,9 +98,9 @@ def is_closed(state: Path) -> bool:
 
 
 def process_start(pid: int) -> float | None:
-    """When the process ``pid`` began, seconds since 1970.
+    """The start time of the process ``pid``, seconds since 1970.
 
-    None when there is no such process, 0.0 when this user may not know.
+    None when there is no such process, 0.0 when this user has no access.
     """
     import psutil
 
@@ -125,7 +125,7 @@ def pid_exists(pid: int) -> bool:
 
 
 def is_alive(record: InstanceRecord, started: ProcessStart = process_start) -> bool:
-    """Whether the recorded process still runs, and is not another one with its pid."""
+    """Whether the recorded process still runs, and no other process has got its pid."""
     now = started(record.pid)
     if now is None:
         return False
@@ -140,7 +140,7 @@ def running(state: Path, started: ProcessStart = process_start) -> InstanceRecor
 
 
 def is_held(state: Path) -> bool:
-    """Whether a process holds the folder, with a record or without (as on a full disk)."""
+    """Whether a process holds the folder, even without a record (as on a full disk)."""
     return _is_locked(state / LOCK) or _is_locked(state)
 
 
@@ -167,7 +167,7 @@ def reachable_url(host: str, port: int) -> str:
 
 def ask_health(url: str, limit: float = HEALTH_LIMIT) -> Health:
     """GET ``url``/health, without any proxy of the environment. Never raises."""
-    # Imported here: a start needs the other half of this module, and its port must not wait.
+    # Imported here: a start uses the rest of this module, and must not wait for this import.
     import http.client
     import json
 

@@ -1,4 +1,4 @@
-"""Marks, terms and remedies of the memory guard and of the admission of loads, in words.
+"""The texts for marks, terms and remedies of the memory guard and of the admission of loads.
 
 The policy decides with numbers only. Clients, logs and the doctor read the texts made here.
 """
@@ -16,7 +16,7 @@ from omlxd.units import MiB, format_bytes
 
 
 class Mark(Enum):
-    """What usage has reached; for RESUME: what usage still has to fall below."""
+    """The mark that usage has reached; for RESUME, the mark below which usage must fall."""
 
     SOFT = "soft"
     HARD = "hard"
@@ -41,9 +41,9 @@ def mark_of(pause: Pause) -> Mark:
 def shortage(
     mark: Mark, usage: int | None, estimate: int | None, ceilings: Ceilings
 ) -> dict[str, Any]:
-    """The details of an error: bytes, None where unknown or where there is no such number.
+    """The details of an error: bytes, or None when the number is unknown or does not exist.
 
-    ``estimate``: what the request or the load needs.
+    ``estimate``: the need of the request or the load.
     """
     system = mark is Mark.OS_PRESSURE
     return {
@@ -61,7 +61,7 @@ def shortage(
 
 
 def pressure(memory: MemoryState) -> dict[str, Any]:
-    """The ``shortage`` for which requests wait or end; there is no estimate for a request yet."""
+    """The ``shortage`` for which requests wait or end. Requests have no estimate yet."""
     if memory.emergency:
         mark = Mark.CEILING
     elif memory.level is Level.HARD:
@@ -105,7 +105,7 @@ def _limit(mark: Mark, ceilings: Ceilings) -> int | None:
 
 
 def wired_limit_advice(total: int, static: int) -> int:
-    """The largest ``iogpu.wired_limit_mb`` that makes sense, in MiB: ``static``, but at most 95 %
+    """The largest useful ``iogpu.wired_limit_mb`` in MiB: ``static``, but at most 95 %
     of RAM."""
     return min(static, int(total * WIRED_ADVICE_SHARE)) // MiB
 
@@ -113,7 +113,7 @@ def wired_limit_advice(total: int, static: int) -> int:
 def wired_limit_warnings(ceilings: Ceilings, kernel_limit: int | None) -> tuple[str, ...]:
     """One sentence for each way in which the wired limit is wrong for this machine.
 
-    ``kernel_limit`` is what the user gave the kernel in bytes; 0 is the driver's default.
+    ``kernel_limit``: the limit that the user set in the kernel, in bytes; 0 is the default.
     """
     total, cap = ceilings.total, ceilings.device_cap
     advice = wired_limit_advice(total, ceilings.static)
@@ -132,7 +132,7 @@ def wired_limit_warnings(ceilings: Ceilings, kernel_limit: int | None) -> tuple[
 
 
 def binding_name(ceilings: Ceilings, binding: Binding | None) -> str:
-    """A binding term as a client reads it: ``static``, ``dynamic``, ``custom``, ``metal_cap``,
+    """The binding term's name for clients: ``static``, ``dynamic``, ``custom``, ``metal_cap``,
     or empty when there is no ceiling."""
     if binding is None:
         return ""
@@ -163,7 +163,7 @@ def remedy(ceilings: Ceilings, binding: Binding | None) -> str:
 
 
 def refusal_remedy(plan: Refuse) -> str:
-    """What helps a load that was refused, as sentences."""
+    """The remedies for a refused load, as sentences."""
     text = remedy(plan.ceilings, plan.binding)
     in_the_way = plan.kind is RefusalKind.INSUFFICIENT_MEMORY and plan.details["pinned_bytes"]
     return f"Unpin or unload a pinned model. {text}" if in_the_way else text

@@ -1,7 +1,7 @@
-"""Options: how a part declares them, and the one check of the values that they are given.
+"""Options: how a part declares them, and the only check of their values.
 
 Options are frozen dataclasses whose fields explain themselves. The configuration, the settings of
-models over the API and those of the guard are all checked here; each caller words the refusal.
+models over the API and those of the guard are all checked here; the callers write the errors.
 """
 
 import json
@@ -17,10 +17,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from omlxd.units import parse_bytes
 
 Bytes = Annotated[int, "bytes"]
-"""A size; the configuration takes texts such as ``"12GB"``, and no number but 0."""
+"""A size. The configuration takes texts such as ``"12GB"``; the only number it takes is 0."""
 Seconds = Annotated[float, "seconds"]
 FilePath = Annotated[str, "path"]
-"""A file or folder. A relative path is relative to the folder of the configuration file that names
+"""A file or folder. A relative path is relative to the folder of the configuration file that has
 it, else to the working directory. A ``~`` stays: the daemon may run under another account."""
 
 TRUE = frozenset({"1", "true", "yes", "on"})
@@ -42,24 +42,24 @@ def option(
     ``FilePath``, an ``Enum``, ``tuple[str, ...]`` and ``tuple[FilePath, ...]``,
     ``Mapping[str, Any]``, ``Mapping[str, Table]`` of another options class, and each of these
     ``| None``, where ``None`` means what ``help`` says it means. The value must be more than
-    ``above``. ``check`` raises ValueError, with the remedy, for what else is wrong with a value.
+    ``above``. ``check`` raises ValueError, with the remedy, for any other mistake in a value.
     """
     limits: Mapping[str, Any] = {"low": low, "high": high, "above": above, "check": check}
     return field(default=default, metadata={"help": help, **limits})
 
 
 class Source(Enum):
-    """Where a value comes from, which decides how it is written."""
+    """Where a value comes from. The source decides how the value is written."""
 
     TEXT = "text"
-    """A flag or a variable: ``"8484"`` is a number, and commas separate the items of a list."""
+    """A flag or a variable: ``"8484"`` is a number, and commas separate list items."""
     FILE = "file"
     """The types are TOML's own; ``"none"`` is ``None``."""
     JSON = "json"
 
 
 class BadValue(Exception):
-    """A value that its option cannot take. ``rule`` says what the option takes."""
+    """A value that its option does not accept. ``rule`` describes the accepted values."""
 
     def __init__(self, rule: str, found: Any = None) -> None:
         super().__init__(rule if found is None else f"{rule}, not {found!r}")
@@ -68,7 +68,7 @@ class BadValue(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One option as it was declared. ``kind``: its annotation without ``None``."""
+    """The declaration of one option. ``kind``: its annotation without ``None``."""
 
     kind: Any
     optional: bool = False
@@ -91,7 +91,7 @@ def declarations(options_class: Any) -> Mapping[str, Declaration]:
 def read_value(
     value: Any, declared: Declaration, source: Source = Source.JSON, base: Path = Path()
 ) -> Any:
-    """``value`` as the option's own type. Paths are relative to ``base``. Raises BadValue."""
+    """``value`` in the option's own type. Paths are relative to ``base``. Raises BadValue."""
     none = source is not Source.JSON and isinstance(value, str) and value.lower() == "none"
     if declared.optional and (value is None or none):
         return None
@@ -110,7 +110,7 @@ def read_value(
 def read_table(
     table: Mapping[str, Any], options_class: Any, source: Source, base: Path = Path()
 ) -> tuple[dict[str, Any], list[str]]:
-    """The values of a table and its mistakes, each ``key: what is wrong``. As ``read_value``."""
+    """The values of a table, and its mistakes as ``key: what is wrong``. See ``read_value``."""
     known = declarations(options_class)
     values: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -154,7 +154,7 @@ def _typed(value: Any, kind: Any, source: Source) -> Any:
 
 
 def _one_of(value: Any, kinds: tuple[Any, ...], source: Source) -> Any:
-    """The first of several kinds that takes the value."""
+    """The value in the first of several kinds that accepts it."""
     refusals = []
     for kind in kinds:
         if kind is not type(None):
@@ -205,7 +205,7 @@ def _strings(value: Any, *, text: bool) -> tuple[str, ...]:
 
 
 def _located(value: str | tuple[str, ...], base: Path) -> str | tuple[str, ...]:
-    """Paths made absolute. Every wrong one is named."""
+    """Absolute paths. The error names every wrong path."""
     if isinstance(value, str):
         return _absolute(value, base)
     found, wrong = [], []
@@ -244,8 +244,8 @@ def _member(value: Any, kind: type[Enum]) -> Enum:
 
 
 def _mapping(value: Any, of: Any, source: Source) -> Mapping[str, Any]:
-    """Tables by name (``[models.settings."org/name"]``) each read as the options class ``of``, or
-    a copy of one object of any content."""
+    """Tables by name (``[models.settings."org/name"]``), each read as the options class ``of``; or
+    a copy of one object with any content."""
     if not isinstance(of, type) or not is_dataclass(of):
         return _object(value)
     if not isinstance(value, Mapping):
@@ -264,7 +264,7 @@ def _mapping(value: Any, of: Any, source: Source) -> Mapping[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """A copy. It is kept on disk and shown, both as JSON in UTF-8."""
+    """A copy of ``value``, which must be writable as JSON in UTF-8: it is stored and shown so."""
     if not isinstance(value, Mapping):
         raise BadValue("must be an object")
     try:

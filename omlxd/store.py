@@ -15,7 +15,7 @@ LARGEST = 16 * 1024 * 1024
 
 
 class DamagedFile(Exception):
-    """A state file that cannot be understood; it was moved to ``aside``, None if not even that.
+    """A damaged state file. It was moved to ``aside``; None when the move failed too.
 
     The next ``read_json`` finds no file, so the owner of the file goes on with its defaults.
     """
@@ -31,17 +31,17 @@ class DamagedFile(Exception):
 class StateFile:
     """A JSON object that its owner keeps in the state folder.
 
-    Without a folder nothing is kept. The methods touch the disk: not for the event loop.
+    Without a folder nothing is stored. The methods use the disk: not for the event loop.
     """
 
     def __init__(self, folder: Path | None, name: str) -> None:
         self._name = name
         self._path = None if folder is None else folder / name
         self.trouble: str | None = None
-        """Why the file could not be read or written the last time, for people."""
+        """For people: why the last read or write failed."""
 
     def read(self) -> dict[str, Any]:
-        """Empty without a file. Empty too when it is damaged or unreadable: see ``trouble``."""
+        """The stored object. Empty without a file, or when it cannot be read: see ``trouble``."""
         try:
             found = {} if self._path is None else read_json(self._path)
         except DamagedFile as damaged:
@@ -55,7 +55,7 @@ class StateFile:
         return {}
 
     def write(self, value: Mapping[str, Any]) -> None:
-        """Raises what ``write_json`` does; ``trouble`` then says it too."""
+        """Raises the errors of ``write_json``; ``trouble`` then has the text too."""
         try:
             if self._path is not None:
                 write_json(self._path, dict(value))
@@ -66,9 +66,9 @@ class StateFile:
 
 
 def read_json(path: Path) -> Any | None:
-    """What was written to ``path``; None when there is no such file.
+    """The value that was written to ``path``; None when there is no such file.
 
-    Raises DamagedFile when it is there and is not JSON, and OSError when it cannot be read.
+    Raises DamagedFile when the file is not JSON, and OSError when it cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -84,9 +84,9 @@ def read_json(path: Path) -> Any | None:
 
 
 def peek_json(path: Path) -> Mapping[str, Any] | None:
-    """The JSON object in ``path``, which may be another program's; nothing is changed.
+    """The JSON object in ``path``, which may belong to another program; changes nothing.
 
-    None when there is no file, or it cannot be read, or it holds no JSON object.
+    None when there is no file, it cannot be read, or it is not a JSON object.
     """
     try:
         value = json.loads(path.read_bytes())
@@ -96,21 +96,21 @@ def peek_json(path: Path) -> Mapping[str, Any] | None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Put ``value`` in place of what ``path`` held; readable by its owner only.
+    """Replace the content of ``path`` by ``value``; only its owner can read the file.
 
     After a crash the file holds the old value or the new one. Raises OSError (the old value
-    is still there), ValueError or TypeError for what JSON cannot hold.
+    is still there), ValueError or TypeError when JSON cannot hold ``value``.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A path may hold bytes that are no UTF-8 (lone surrogates): JSON writes them as escapes.
+    # A path may hold bytes that are not UTF-8 (lone surrogates). JSON writes them as escapes.
     write_atomically(path, text.encode(errors="backslashreplace"), PRIVATE)
 
 
 def write_atomically(path: Path, content: bytes, mode: int) -> None:
     """Replace ``path`` by ``content``; a reader sees the old or the new file, never a part.
 
-    Raises OSError; ``path`` is then as it was.
+    Raises OSError; ``path`` is then unchanged.
     """
     # mkstemp makes the file with mode 0600 and follows no link.
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -129,7 +129,7 @@ def write_atomically(path: Path, content: bytes, mode: int) -> None:
 
 
 def sweep(folder: Path) -> int:
-    """Remove what interrupted writes left behind. Returns how many files. Called at start."""
+    """Remove the files of interrupted writes. Returns their number. Called at start."""
     left = list(folder.glob(".*.*.tmp"))
     for path in left:
         path.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _move_aside(path: Path) -> Path | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power loss. Some volumes refuse this; only that is lost there."""
+    """Make the new name survive a power loss. Some volumes refuse; there it may not survive."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

@@ -14,12 +14,12 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 def loop_call_later(delay: float, callback: Callable[[], None]) -> Timer:
-    """In an empty context: the log must not attribute it to the request that set the timer."""
+    """Call later in an empty context, so the log does not name the request that set the timer."""
     return asyncio.get_running_loop().call_later(delay, callback, context=Context())
 
 
 async def pause(call_later: CallLater, seconds: float) -> None:
-    """Sleep, with a timer of ``call_later``."""
+    """Sleep, using a timer of ``call_later``."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end() -> None:

@@ -30,7 +30,7 @@ FLAGS: Mapping[str, str] = MappingProxyType(
         "models.dirs": "--model-dir",
     }
 )
-"""Option -> its flag. The environment takes them by that name too: OMLXD_PORT."""
+"""Option -> its flag. A variable may use the flag's name too: OMLXD_PORT."""
 _OTHER_VARIABLES = frozenset({"HOME", "CONFIG", "URL", "KEY", "VENV", "PYTHON", "MLX", "ENV"})
 """Variables with the prefix that are no options: the commands and the scripts use them."""
 
@@ -79,10 +79,10 @@ def load(
     home: str | None = None,
     config_file: str | None = None,
 ) -> Config:
-    """The configuration. ``flags`` maps ``section.key`` to a text or value.
+    """The configuration. ``flags`` maps ``section.key`` to a text or a value.
 
-    ``home`` and ``config_file`` are flags too; ``OMLXD_HOME`` and ``OMLXD_CONFIG`` stand in
-    for them. A file that was named must exist; the one at its usual place may be absent.
+    ``home`` and ``config_file`` are flags too; ``OMLXD_HOME`` and ``OMLXD_CONFIG`` replace absent
+    ones. A named file must exist; the file at the usual place may be absent.
 
     Raises ConfigError with every mistake found.
     """
@@ -160,7 +160,7 @@ def _sections_of_file(
 def variables(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Option -> the variable that sets it, and the variables with the prefix that set none.
 
-    ``OMLXD_SERVER_PORT`` is ``server.port``, and so is ``OMLXD_PORT`` where that is not set.
+    ``OMLXD_SERVER_PORT`` sets ``server.port``. If it is absent, ``OMLXD_PORT`` sets it.
     """
     short = {flag[2:].replace("-", "_").upper(): option for option, flag in FLAGS.items()}
     options: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Options of the process itself: where it listens, how it stops, how it logs."""
+"""Options of the process itself: its addresses, its stop and its log."""
 
 import os
 import re

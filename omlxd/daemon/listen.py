@@ -1,4 +1,4 @@
-"""Binds the port before anything heavy is imported, and finds who holds a taken one."""
+"""Binds the port before anything heavy is imported. Finds the process that holds a taken port."""
 
 import errno
 import os
@@ -9,9 +9,9 @@ from omlxd.errors import ConfigError, PortTaken
 
 BACKLOG = 512
 PROBE = 0.1
-"""Seconds to connect within this machine, where a closed port refuses at once."""
+"""Seconds to connect within this machine. A closed port refuses at once."""
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""The machine has too little of something now; a later start may succeed."""
+"""The machine lacks a resource now; a later start may succeed."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -42,11 +42,11 @@ def bound(host: str, port: int) -> socket.socket:
     )[0]
     if port and _answers(family, address):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    # The protocol must be named: asyncio sets TCP_NODELAY only on connections that say they are
-    # TCP. Without it each answer waits 40 ms for the client's delayed acknowledgement.
+    # Name the protocol: asyncio sets TCP_NODELAY only if the socket says that it is TCP. Without
+    # TCP_NODELAY each answer waits 40 ms for the client's delayed acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # A port in TIME_WAIT after our own restart is free to take again.
+        # After our own restart the port may be in TIME_WAIT; it can be bound again.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
@@ -57,20 +57,20 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def _answers(family: int, address: tuple[Any, ...]) -> bool:
-    """Whether a process listens there already. With SO_REUSEADDR macOS allows to bind one address
-    while another process has bound all of them, and the other way round."""
+    """Whether a process listens there already. With SO_REUSEADDR, macOS lets a process bind one
+    address while another process has bound all addresses, and the other way round."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE)
         try:
             probe.connect(address)
-            # The socket may have been given this port itself, and then it has reached itself.
+            # The system may have given this socket the same port; then it has reached itself.
             return bool(probe.getsockname() != probe.getpeername())
         except OSError:
             return False
 
 
 def holder(host: str, port: int) -> str:
-    """Who listens there, as far as an ordinary user may know."""
+    """The process that listens there, as far as an ordinary user may know."""
     running, process = _omlxd_instance(host, port), _process(host, port)
     if running is None:
         unseen = "another process (this user may not see which)"
@@ -115,7 +115,7 @@ def _addresses(host: str, port: int) -> frozenset[str]:
 
 
 def _are_one(one: str, other: str) -> bool:
-    """Whether a listener on one of them prevents binding the other."""
+    """Whether a listener on one address prevents binding the other."""
     for every, single in ((one, other), (other, one)):
         if every == "::" or (every == "0.0.0.0" and ":" not in single):
             return True

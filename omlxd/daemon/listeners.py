@@ -1,4 +1,4 @@
-"""Everything the daemon listens on: the port, the Unix socket, and the key of local commands.
+"""The daemon's port and Unix socket, and the key of local commands.
 
 Other machines may reach the daemon only with an API key. Only its own user can open the Unix
 socket.
@@ -44,7 +44,7 @@ class LocalSocket:
     file: tuple[int, int]
 
     def remove(self) -> None:
-        """Remove the file, unless it is another one by now. It may be called twice."""
+        """Remove the file, unless another file has replaced it. It may be called twice."""
         try:
             if _identity(self.path) == self.file:
                 self.path.unlink()
@@ -80,7 +80,7 @@ class Listeners:
 
 
 def open_listeners(config: Config, tcp: socket.socket) -> Listeners:
-    """Open what else the daemon listens on. ``tcp`` listens already, and is closed on failure.
+    """Open the other listeners. ``tcp`` listens already, and is closed on failure.
 
     Raises ConfigError, also when other machines could reach the daemon without a key.
     """
@@ -125,7 +125,7 @@ def write_local_key(state: Path) -> StoredKey | None:
 
 
 def open_local_socket(name: str) -> LocalSocket:
-    """Listen on the socket ``name``; what a killed daemon left there is replaced.
+    """Listen on the socket ``name``. The socket that a killed daemon left there is replaced.
 
     Raises ConfigError for a path that cannot be used, PortTaken when another process listens.
     """
@@ -140,7 +140,7 @@ def open_local_socket(name: str) -> LocalSocket:
 
 
 def check_local_socket(name: str, uid: int) -> None:
-    """Raise what ``open_local_socket`` would for the user ``uid``; nothing is made or removed."""
+    """Raise the errors of ``open_local_socket`` for the user ``uid``; change no file."""
     path = _short_path(name)
     try:
         near = next(folder for folder in path.parents if os.path.exists(folder))
@@ -212,7 +212,7 @@ def _is_live(path: Path) -> bool:
         try:
             probe.connect(str(path))
         except OSError as error:
-            # Anything but a plain "nobody listens" may be a busy owner.
+            # Any other error than "connection refused" may come from a busy owner.
             return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
     return True
 

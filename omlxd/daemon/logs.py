@@ -1,4 +1,4 @@
-"""Sets structlog up once: one event a line, as JSON or for people."""
+"""Sets structlog up once: one event per line, as JSON or for people."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ from omlxd.config.options import LogFormat, LogOptions
 
 
 class _Unfailing(io.TextIOBase):
-    """A stream whose writes never fail: a closed terminal or pipe loses the log, and no more."""
+    """A stream whose writes never fail: a closed terminal or pipe loses only the log."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _Unfailing(io.TextIOBase):
 
 def configure(options: LogOptions, stream: TextIO | None = None) -> None:
     """Send structlog and the standard library's loggers to ``stream``, whose writes must not fail
-    on a full disk. The default is stderr, with its failures ignored."""
+    on a full disk. The default is stderr; its failures are ignored."""
     out = cast(TextIO, _Unfailing(sys.stderr)) if stream is None else stream
     people = options.format is LogFormat.CONSOLE or (
         options.format is LogFormat.AUTO and out.isatty()
@@ -47,7 +47,7 @@ def configure(options: LogOptions, stream: TextIO | None = None) -> None:
         [
             structlog.dev.ConsoleRenderer(
                 colors=out.isatty(),
-                # The default one shows local variables, such as prompts.
+                # The default formatter shows local variables, such as prompts.
                 exception_formatter=structlog.dev.plain_traceback,
             )
         ]
@@ -70,5 +70,5 @@ def configure(options: LogOptions, stream: TextIO | None = None) -> None:
     )
     root = logging.getLogger()
     root.handlers = [bridge]
-    # What libraries say at INFO, our own events say too.
+    # INFO messages of libraries repeat our own events.
     root.setLevel(max(threshold, logging.WARNING))

@@ -29,15 +29,15 @@ log = structlog.get_logger(__name__)
 EXIT_RESTART = 75
 """A part failed; the supervisor should start us again (EX_TEMPFAIL of sysexits.h)."""
 SHORT_WAIT = 0.2
-"""Seconds that idle threads still get when the limit has passed already."""
+"""Seconds that idle threads still get after the limit."""
 THREAD_POLL = 0.01
 THREAD_SWITCH = 0.0005
 """Seconds until the device thread gives the interpreter to the loop. With Python's default of 0.005
-this wait is most of the time of a small request."""
+a small request spends most of its time in this wait."""
 
 
 def serve(config: Config, listeners: Listeners, instance: Instance, hooks: ProcessHooks) -> int:
-    """Run the daemon on ``listeners`` until it is asked to stop; the exit code."""
+    """Run the daemon on ``listeners`` until it is asked to stop. Returns the exit code."""
     faulthandler.enable()
     bound_free_ends()
     sys.setswitchinterval(THREAD_SWITCH)
@@ -48,12 +48,12 @@ def serve(config: Config, listeners: Listeners, instance: Instance, hooks: Proce
     try:
         return asyncio.run(Daemon(config, listeners, instance, hooks).run())
     finally:
-        # The loop no longer handles them, and a second one must not cut the exit short.
+        # The loop no longer handles signals, and a second one must not interrupt the exit.
         ignore_stop_signals()
 
 
 class _Countdown:
-    """Seconds left of a limit that several steps share."""
+    """The seconds left of a limit that several steps share."""
 
     def __init__(self, limit: float) -> None:
         self._end = time.monotonic() + limit
@@ -63,7 +63,7 @@ class _Countdown:
 
 
 class Daemon:
-    """One run of all parts. They end in the opposite order of their start."""
+    """One run of all parts. They stop in the reverse order of their start."""
 
     def __init__(
         self, config: Config, listeners: Listeners, instance: Instance, hooks: ProcessHooks
@@ -85,9 +85,9 @@ class Daemon:
             loop.add_signal_handler(number, self._signalled, number)
         if self._hooks.stop_asked():
             return 0
-        # The start makes no garbage, and collecting would take a third of it.
+        # The start makes no garbage, and collecting would take a third of its time.
         gc.disable()
-        # Imported here, since it takes most of the start and the port listens already.
+        # Imported here: the import takes most of the start, and the port listens already.
         from omlxd.daemon.parts import build
 
         if left := sweep(self._config.paths.state):
@@ -110,8 +110,8 @@ class Daemon:
     async def _start(self, parts: Any) -> None:
         info = await parts.engine.ready()
         log.info("runtime_ready", backend=info.name, device=info.device_name)
-        # What the imports made stays. To scan it at each load and unload would stop every thread
-        # for a tenth of a second.
+        # The objects of the imports stay. Scanning them at each load and unload would stop every
+        # thread for a tenth of a second.
         gc.enable()
         gc.collect()
         gc.freeze()
@@ -121,11 +121,11 @@ class Daemon:
         log.info("ready", after=self._age())
 
     def _age(self) -> float:
-        """Seconds since the port listened."""
+        """Seconds since the port began to listen."""
         return round(continuous_clock() - self._instance.since, 3)
 
     async def _stop(self, parts: Any) -> int:
-        """Drain, cancel, unload, exit. After the limit a running step is not waited for."""
+        """Drain, cancel, unload, exit. After the limit it does not wait for a running step."""
         parts.lifecycle.drain()
         config = self._config.server
         if self._died is None:
@@ -141,7 +141,7 @@ class Daemon:
         await parts.lifecycle.idle(left() / 2, asyncio.Event())
         await self._within(left(), "pool", parts.pool.stop())
         engine_left = await parts.engine.stop(left())
-        # It guards until nothing runs. Its end ends the streams of those who follow it.
+        # The guard runs until nothing else does. Its end closes the streams of its followers.
         self._tasks["enforcer"].cancel()
         parts.server.stop(left())
         http = self._tasks["http"]
@@ -175,7 +175,7 @@ class Daemon:
         return True
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """A named task; if it dies, so does the daemon."""
+        """Start a named task; if it dies, the daemon dies too."""
         task = asyncio.create_task(work, name=name)
         self._tasks[name] = task
         task.add_done_callback(self._task_ended)

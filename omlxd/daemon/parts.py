@@ -1,4 +1,4 @@
-"""Builds every part of the daemon, and gives each what it needs. Nothing runs yet."""
+"""Builds every part of the daemon and connects the parts. Nothing runs yet."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ from omlxd.pool.ports import PoolPorts
 from omlxd.text.template import PromptMaker
 
 IDLE_POLL = 0.02
-"""Seconds between two looks at the open requests, while the daemon waits for their end."""
+"""Seconds between two checks of the open requests, while the daemon waits for their end."""
 
 
 class Lifecycle:
@@ -56,8 +56,8 @@ class Lifecycle:
         self._phase = ServerPhase.DRAINING
 
     async def idle(self, limit: float, force_exit: asyncio.Event) -> bool:
-        """Wait until no request is open. False after ``limit`` seconds, or when ``force_exit`` is
-        set before."""
+        """Wait until no request is open. False when ``limit`` seconds pass or ``force_exit`` is set
+        first."""
         loop = asyncio.get_running_loop()
         end = loop.time() + limit
         while self._open_requests():
@@ -85,7 +85,7 @@ def build(
     *,
     on_death: Callable[[str, BaseException], None],
 ) -> Parts:
-    """``on_death`` is told which part died, and of what."""
+    """``on_death`` gets the name of the part that died, and the error."""
     clock = continuous_clock
     origins = {name: origin.value for name, origin in config.origins.items()}
     settings = guard_settings(config.guard.policy(), origins, config.paths.state)

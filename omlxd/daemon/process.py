@@ -1,4 +1,4 @@
-"""What one run of the daemon is, and what the process around it gives it."""
+"""One run of the daemon, and the hooks that its process provides."""
 
 import resource
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Final, TextIO
 from omlxd import __version__
 
 SPARE_FILES: Final = 512
-"""Open files for models, caches, logs and libraries, beside the connections."""
+"""Open files for models, caches, logs and libraries, in addition to the connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Instance:
     """One run of the daemon.
 
     Attributes:
-        port: the real one, where the configuration says 0.
-        since: when it began to listen, on ``continuous_clock``.
+        port: the real port, even if the configuration says 0.
+        since: the time when it began to listen, on ``continuous_clock``.
     """
 
     id: str
@@ -43,10 +43,10 @@ def _never() -> bool:
 @dataclass(frozen=True, slots=True)
 class ProcessHooks:
     """Attributes:
-    log: where the log goes; None is stderr.
+    log: the stream of the log; None is stderr.
     before_exit: called with the exit code before the process ends without unwinding. Returns
-        the code to end with.
-    stop_asked: whether somebody asked for a stop before the daemon listened for it.
+        the exit code to use.
+    stop_asked: whether a stop was requested before the daemon listened for it.
     """
 
     log: TextIO | None = None
@@ -55,9 +55,9 @@ class ProcessHooks:
 
 
 def raise_file_limit(connections: int) -> int:
-    """Allow open files for ``connections`` and the rest, as far as the hard limit permits.
+    """Allow open files for ``connections`` and ``SPARE_FILES``, up to the hard limit.
 
-    Returns the limit in force, and never lowers it. A login on macOS gives a process 256 files.
+    Returns the limit in force; never lowers it. On macOS a process starts with 256 files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
@@ -68,6 +68,6 @@ def raise_file_limit(connections: int) -> int:
         return soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS has a third limit, which it does not tell here
+    except (OSError, ValueError):  # macOS has a third limit, which cannot be read here
         return soft
     return wanted

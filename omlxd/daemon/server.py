@@ -18,19 +18,19 @@ from omlxd.units import KiB
 log = structlog.get_logger(__name__)
 
 LINGER: Final = 2.0
-"""Seconds a client may go on sending its body when the answer was complete before it."""
+"""Seconds that a client may still send its body after the answer is complete."""
 AHEAD: Final = 64 * KiB
-"""Bytes of a next request that are read while one is answered."""
+"""Bytes of the next request that are read while the current one is answered."""
 HEADER_LIMIT = 64 * 1024
 KEEP_ALIVE_SECONDS = 30
 DATE_SECONDS = 1.0
-"""How often the ``date`` header is made anew."""
+"""Seconds between two updates of the ``date`` header."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Attributes:
-    most: open connections; further ones get 503.
+    most: the maximum of open connections; further ones get 503.
     head_seconds: how long the headers of a request may take, from its first byte or from the
         opening of the connection.
     """
@@ -40,7 +40,7 @@ class ConnectionLimits:
 
 
 class Connection(H11Protocol):
-    """As uvicorn's, with limits of time for headers and for the rest of a body.
+    """As uvicorn's, with time limits for headers and for the rest of a body.
 
     It also sees that a client has left which had sent more than one request."""
 
@@ -64,7 +64,7 @@ class Connection(H11Protocol):
             return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            # The body has limits of its own. After an early answer the timer is LINGER.
+            # The body has its own limits. After an early answer the timer is LINGER.
             if not self._answered_early:
                 self._stop_timer()
         elif self.conn.trailing_data[0]:
@@ -116,7 +116,7 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer here, since the application was not asked or did not answer."""
+        """Answer here, because the application did not see the request or did not answer."""
         kind = "service_unavailable" if status == 503 else "invalid_request_error"
         error = {"message": message, "type": kind, "param": None, "code": code}
         body = json.dumps({"error": error}).encode()
@@ -129,7 +129,7 @@ class Connection(H11Protocol):
 
 
 def connections_within(within: ConnectionLimits) -> type[Connection]:
-    """A class of connections with these limits, as uvicorn makes the objects itself."""
+    """A class of connections with these limits; uvicorn makes the objects itself."""
 
     class Limited(Connection):
         limits = within
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
         self.accepting.set()
 
     async def main_loop(self) -> None:
-        """As uvicorn's, which wakes up ten times a second to see whether it should end."""
+        """Replaces uvicorn's loop, which wakes up ten times a second to check for the end."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ending.wait(), DATE_SECONDS)
@@ -184,18 +184,18 @@ class HttpServer:
         self._listeners = list(listeners)
 
     async def serve(self) -> None:
-        """Serve until ``stop``; returns when connections are closed."""
+        """Serve until ``stop``; returns when all connections are closed."""
         try:
             await self._server.serve(sockets=self._listeners)
         finally:
             self._server.accepting.set()
 
     async def accepting(self) -> None:
-        """Return as soon as requests are answered, or the server has failed to start."""
+        """Return when requests are answered, or when the server has failed to start."""
         await self._server.accepting.wait()
 
     def stop(self, limit: float) -> None:
-        """Stop accepting; connections that outlast ``limit`` seconds are cancelled."""
+        """Stop accepting; connections still open after ``limit`` seconds are cancelled."""
         self._server.config.timeout_graceful_shutdown = max(1, round(limit))
         self._server.should_exit = True
         self._server.ending.set()

@@ -9,9 +9,9 @@ _received: list[int] = []
 def stop_signals() -> tuple[signal.Signals, ...]:
     """The signals that ask for a stop.
 
-    SIGHUP comes from a terminal that closes. It does not count where it is ignored, as under
-    nohup. It does not count in a service either, which has no terminal: a clean end there would
-    be final.
+    A closing terminal sends SIGHUP. It does not count when it is ignored, as under nohup. It does
+    not count in a service either: a service has no terminal, and after a clean end the supervisor
+    would not start it again.
     """
     service = "--supervised" in sys.argv
     if service or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -20,14 +20,14 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 def exit_on_stop_signals() -> None:
-    """End with code 0 at a signal to stop. Called first of all: a death by signal looks like a
-    failure to whoever started us."""
+    """End with code 0 at a stop signal. Call it first: to the parent process, a death by signal
+    looks like a failure."""
     for number in stop_signals():
         signal.signal(number, _exit)
 
 
 def stop_was_asked() -> bool:
-    """Whether a signal came. Python ignores what ``_exit`` raises where it cannot pass it on, as
+    """Whether a signal came. Python drops the exception of ``_exit`` where it cannot propagate, as
     in a destructor."""
     return bool(_received)
 
@@ -39,6 +39,6 @@ def _exit(number: int, frame: object) -> None:
 
 
 def ignore_stop_signals() -> None:
-    """For an exit that a second signal must not cut short."""
+    """Call it before an exit that a second signal must not interrupt."""
     for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)

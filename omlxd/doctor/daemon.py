@@ -1,4 +1,4 @@
-"""Checks the installed service, the port, the Unix socket and the daemon that answers there."""
+"""Checks the installed service, the port, the Unix socket and the running daemon."""
 
 import errno
 import ipaddress
@@ -21,13 +21,13 @@ from omlxd.service.job import EXIT_TIMEOUT, Account
 INSTALL = "omlxd service install"
 
 Bindable = Callable[[str, int], OSError | ValueError | None]
-"""Host and port -> why they cannot be bound; None when they can."""
+"""Host and port -> the error of binding them; None when they can be bound."""
 
 
 def check_service(
     status: ServiceStatus, executable: str, problems: Sequence[Problem]
 ) -> list[Finding]:
-    """``executable``: the Python of this command; ``problems``: of a service on it."""
+    """``executable``: the Python of this command; ``problems``: of a service that uses it."""
     if not status.installed:
         finding = warn("service", "not installed: nothing starts the daemon at login", INSTALL)
         return [finding, *(warn("service", problem.text) for problem in problems)]
@@ -64,7 +64,7 @@ def check_definition(path: Path) -> list[Finding]:
 
 
 def check_stop_limits(drain_limit: float, stop_limit: float) -> list[Finding]:
-    """The configured seconds must fit into those after which the supervisor kills the process."""
+    """The configured limits must end before the supervisor kills the process."""
     if drain_limit + stop_limit <= EXIT_TIMEOUT:
         return []
     text = (
@@ -75,7 +75,7 @@ def check_stop_limits(drain_limit: float, stop_limit: float) -> list[Finding]:
 
 
 def check_job(status: ServiceStatus) -> Finding:
-    """What launchd or systemd says now."""
+    """The state of the job according to launchd or systemd."""
     job, name = status.job, status.where
     last = status.last_exit
     why = f"; the last run ended: {last.message}" if last is not None and last.message else ""
@@ -115,7 +115,7 @@ def check_port(
 ) -> Finding:
     """Whether the port is free, or held by the daemon of this data folder (``running``).
 
-    ``serviced``: the service has started that daemon.
+    ``serviced``: the service started that daemon.
     """
     if running is not None and running.port is not None:
         if port not in (0, running.port):
@@ -180,7 +180,7 @@ def check_reach(host: str, *, any_key: bool) -> Finding:
 def check_health(
     running: InstanceRecord | None, health: Health | None, *, serviced: bool
 ) -> Finding:
-    """``serviced``: the service has started the daemon, or would start it."""
+    """``serviced``: the service started the daemon, or would start it."""
     if running is None:
         start = "omlxd service start, or omlxd serve" if serviced else "omlxd serve"
         return warn("daemon", "it does not run", start)
@@ -198,13 +198,13 @@ def check_health(
 
 
 def unrecorded(state: Path) -> Finding:
-    """For a daemon that holds the folder and could not record where it answers."""
+    """The finding for a daemon that holds the folder but could not record its address."""
     text = f"it runs (its lock is held), but {state / RECORD} is missing or another's"
     return fail("daemon", text, "make room on the disk, and restart it")
 
 
 def check_guard(status: Mapping[str, Any]) -> Finding:
-    """What the daemon's own ``/status`` says about the memory guard."""
+    """The state of the memory guard according to the daemon's ``/status``."""
     match status:
         case {"enabled": bool(enabled), "pressure_level": str(level)}:
             pass

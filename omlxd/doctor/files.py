@@ -1,4 +1,4 @@
-"""Checks the files and folders: who can read them, what is in them, how much room there is."""
+"""Checks the files and folders: their permissions, their content and the free disk space."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ from omlxd.service.job import Account, JobSpec
 from omlxd.units import GiB, format_bytes
 
 ASKED_FOR = ("Desktop", "Documents", "Downloads")
-"""Folders of a home for which macOS asks the user once for each program."""
+"""Folders of a home. macOS asks the user once for each program that wants to read them."""
 LITTLE_ROOM = 5 * GiB
 READABLE = access.READ | access.ENTER
 PRIVACY = (
@@ -33,9 +33,9 @@ PRIVACY = (
 @dataclass(frozen=True, slots=True)
 class Roots:
     """Attributes:
-    optional: those of ``paths`` that may be absent, like the usual places.
+    optional: members of ``paths`` that may be absent, like the usual places.
     limit: seconds; a folder that takes longer counts as hanging.
-    account: who must be able to read them; None is the current user.
+    account: the user that must be able to read them; None is the current user.
     """
 
     paths: Sequence[Path]
@@ -47,7 +47,7 @@ class Roots:
 
 
 def check_roots(roots: Roots) -> list[Finding]:
-    """Each folder with models, and whether there are any at all."""
+    """Check each folder with models, and whether there are any models."""
     scans = [(path, _scan_within(path, roots.limit)) for path in roots.paths]
     findings = [_root(path, scan, roots) for path, scan in scans]
     if not any(scan.models for _, scan in scans if scan is not None):
@@ -58,7 +58,7 @@ def check_roots(roots: Roots) -> list[Finding]:
 
 def _scan_within(path: Path, limit: float) -> RootScan | None:
     found: list[RootScan] = []
-    # A thread that hangs in a volume cannot be ended, so it must not delay the exit.
+    # A thread that hangs in a read from a volume cannot be ended. It must not delay the exit.
     scan = threading.Thread(
         target=lambda: found.append(scan_root(str(path), HeaderCache())), daemon=True
     )
@@ -105,7 +105,7 @@ def _is_asked_for(path: Path, home: Path) -> bool:
 
 
 def check_private(paths: Paths) -> list[Finding]:
-    """Files that only their owner may read; an absent file is fine."""
+    """Check the files that only their owner may read. An absent file is fine."""
     mistakes = [*_open_folder(paths.state), *_open_folder(paths.logs)]
     for folder in (paths.state, paths.logs):
         mistakes += [finding for path in _files(folder) for finding in _readable(path)]
@@ -114,7 +114,7 @@ def check_private(paths: Paths) -> list[Finding]:
 
 
 def check_usable(paths: Paths) -> list[Finding]:
-    """What keeps the daemon from its own files, when it runs as the current user."""
+    """The reasons why the daemon, as the current user, cannot use its own files."""
     found = []
     for folder in (paths.state, paths.logs):
         near = _nearest(folder)
@@ -146,17 +146,17 @@ def _is_ours(file: Path) -> bool:
 
 def _nearest(folder: Path) -> Path:
     """``folder``, or the nearest folder above it that exists."""
-    # Path.exists raises when a folder above may not be entered.
+    # Path.exists raises when this user may not enter a parent folder.
     return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
 def check_account(job: JobSpec) -> list[Finding]:
-    """What keeps the account of a system daemon from its own files."""
+    """The reasons why the account of a system daemon cannot use its own files."""
     return [fail("account", text) for text in access.problems(job)]
 
 
 def check_keys(paths: Paths, account: Account | None = None) -> Finding:
-    """``account``: who must own the file; None is the current user."""
+    """``account``: the required owner of the file; None is the current user."""
     try:
         keys = read_keys(path_in(paths.state), owner=None if account is None else account.uid)
     except ConfigError as error:
@@ -167,7 +167,7 @@ def check_keys(paths: Paths, account: Account | None = None) -> Finding:
 
 
 def check_cache(folder: Path, account: Account | None = None) -> Finding:
-    """Whether the folder can be written and its disk has room. Nothing else limits the cache."""
+    """Whether the folder is writable and its disk has room. Only the disk limits the cache."""
     near = _nearest(folder)
     if account is None:
         usable = _is_usable(near)
@@ -183,7 +183,7 @@ def check_cache(folder: Path, account: Account | None = None) -> Finding:
 
 
 def _held(folder: Path) -> int:
-    """Bytes of the files below ``folder`` that this user can see."""
+    """The total bytes of the files below ``folder`` that this user can see."""
     size = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -15,7 +15,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``name`` is that of the check, such as ``port``; ``remedy`` is a command if possible."""
+    """``name``: of the check, such as ``port``; ``remedy``: a command if possible."""
 
     verdict: Verdict
     name: str

@@ -20,7 +20,7 @@ from omlxd.units import GiB, format_bytes
 
 SMALL = 8 * GiB
 IMPORT_LIMIT = 60.0
-"""Seconds for the import; a cold disk takes some."""
+"""Seconds for the import, which is slow on a cold disk."""
 
 NEWEST_PYTHON = (3, 14)
 """MLX has no wheels for newer ones yet."""
@@ -46,7 +46,7 @@ print(json.dumps({
 class RuntimeInfo:
     """Attributes:
     device: the GPU's name; None without one.
-    working_set: bytes that the GPU's driver recommends at most; None where it says nothing.
+    working_set: the most bytes that the GPU's driver recommends; None when it gives no number.
     """
 
     mlx: str
@@ -80,9 +80,9 @@ def run_process(command: Sequence[str], limit: float) -> subprocess.CompletedPro
 def probe_runtime(
     run: Run = run_process, executable: str = sys.executable
 ) -> RuntimeInfo | RuntimeBroken:
-    """What MLX says about itself and the GPU. Never raises."""
+    """MLX's report about itself and the GPU. Never raises."""
     try:
-        # -P: a folder called mlx in the working folder must not be imported.
+        # -P: do not import a folder called mlx in the working directory.
         done = run([executable, "-P", "-c", _PROBE], IMPORT_LIMIT)
     except subprocess.TimeoutExpired:
         return RuntimeBroken(f"importing it takes longer than {IMPORT_LIMIT:.0f} s")
@@ -99,7 +99,7 @@ def probe_runtime(
 
 
 def check_python(python: Interpreter, version: tuple[int, int], text: str) -> Finding:
-    """``version``: major and minor; ``text``: in full."""
+    """``version``: major and minor; ``text``: the full version."""
     where = f"{text} at {python.executable}"
     if version > NEWEST_PYTHON:
         newest = ".".join(map(str, NEWEST_PYTHON))
@@ -134,7 +134,7 @@ def check_gpu(found: RuntimeInfo | RuntimeBroken, platform: str) -> Finding | No
 
 
 def check_memory(open_host: Callable[[], Host], policy: GuardPolicy, now: float) -> list[Finding]:
-    """``now`` is read from the host's clock."""
+    """``now``: the time of the host's clock."""
     try:
         host = open_host()
         reading = host.read(now)
@@ -173,7 +173,7 @@ def check_sources(reading: MemoryReading) -> list[Finding]:
 
 
 def check_wired_limit(ceilings: Ceilings, kernel_limit: int | None) -> list[Finding]:
-    """``kernel_limit`` in bytes: 0 is the driver's default, None when there is no such limit."""
+    """``kernel_limit``: bytes; 0 is the driver's default, None when there is no such limit."""
     if kernel_limit is None and ceilings.device_cap is None:
         return []
     warnings = wired_limit_warnings(ceilings, kernel_limit)

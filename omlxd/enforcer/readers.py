@@ -134,14 +134,14 @@ def with_footprints(
 def wired_limit(wanted: WiredLimit | int, kernel_limit: int | None, static: int) -> int | None:
     """Bytes that the GPU driver is to keep resident; None leaves the driver alone.
 
-    ``kernel_limit`` is what the user gave the kernel in bytes: 0 is the driver's default, None
-    is unknown or no such thing here. ``static`` is RAM less the tier's reserve.
+    ``kernel_limit``: the limit that the user set in the kernel, in bytes. 0 is the driver's
+    default; None is unknown, or no such limit here. ``static``: RAM minus the tier's reserve.
     """
     match wanted:
         case WiredLimit.OFF:
             return None
         case WiredLimit.AUTO:
-            # The driver's own limit was not raised; wiring up to it would starve the system.
+            # The user did not raise the driver's limit; wiring up to it would starve the system.
             return min(static, kernel_limit) if kernel_limit else None
         case _:
             return None if kernel_limit is None else min(wanted, static)
@@ -150,7 +150,7 @@ def wired_limit(wanted: WiredLimit | int, kernel_limit: int | None, static: int)
 def wired_limit_at_start(
     wanted: WiredLimit | int, tier: Tier, open_host: Callable[[], Host]
 ) -> int | None:
-    """What the runtime is to wire; None leaves it alone, also where the machine cannot be read."""
+    """Bytes that the runtime is to wire. None: leave it alone, also when the host is unreadable."""
     if wanted is WiredLimit.OFF:
         return None
     try:

@@ -27,11 +27,11 @@ from omlxd.policy.readings import MemoryReading, OsPressure
 from omlxd.units import MiB
 
 HOST_CALL_INTERVAL = 1.0
-"""Seconds between two host-wide calls. The kernel answers 2 to 10 calls a second of all third-party
-processes together, and gives the others a copy (osfmk/kern/host.c, rate_limit_host_statistics)."""
+"""Seconds between two host-wide calls. The kernel answers 2 to 10 a second from all third-party
+processes together; further ones get a copy (osfmk/kern/host.c, rate_limit_host_statistics)."""
 
 FROZEN_AFTER = 5.0
-"""Seconds after which an unchanged answer is reported: a live machine always has page faults."""
+"""Seconds after which an unchanged answer is reported. A live machine always has page faults."""
 
 _PRESSURE = {1: OsPressure.NORMAL, 2: OsPressure.WARNING, 4: OsPressure.CRITICAL}
 
