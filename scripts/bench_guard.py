@@ -1,7 +1,7 @@
-"""What the memory guard costs: a tick with many models, a host reading, and probes under load.
+"""The cost of the memory guard: a tick with many models, a host reading, and probes under load.
 
-The tick is the whole of it (look, decide, apply, record) on ports that cost nothing, so that it
-measures the guard and not the machine; a reading of this machine is timed by itself. /health and
+A tick is the whole tick (look, decide, apply, record) on ports without any cost, so it measures
+the guard and not the machine. A reading of this machine is timed separately. /health and
 /status are asked over HTTP while streams decode and while long prompts are prefilled on the real
 model (scripts/quickstart makes it). Run it with nothing else running.
 """
@@ -36,13 +36,13 @@ from tests.support.daemon import DaemonProcess, link_models
 from tests.support.real_model import real_model
 
 TICK_MEDIAN, TICK_P99, STATUS_MEDIAN, PROBE_P99 = 1.0, 3.0, 5.0, 100.0
-"""Targets in milliseconds; the last for a probe while a long prompt is prefilled."""
+"""Targets in milliseconds; the last is for a probe while a long prompt is prefilled."""
 
 LONG_PROMPT = "The sea was calm and the ship went on. " * 600
 """About 6000 tokens."""
 
 Load = Callable[[str, str, threading.Event], None]
-"""(the daemon's address, the model, when to end): keeps the daemon busy."""
+"""(address of the daemon, model, event that ends it): keeps the daemon busy."""
 
 
 class Scene:
@@ -89,7 +89,7 @@ class Scene:
 
 
 async def timed(count: int, work: Callable[[], Awaitable[object]]) -> list[float]:
-    """Milliseconds of each of ``count`` runs, after a tenth as many to warm up."""
+    """The milliseconds of each of ``count`` runs, after a warm-up of a tenth as many runs."""
     for _ in range(max(count // 10, 1)):
         await work()
     took = []
@@ -101,7 +101,7 @@ async def timed(count: int, work: Callable[[], Awaitable[object]]) -> list[float
 
 
 def report(name: str, took: list[float], *targets: tuple[str, float]) -> bool:
-    """Print it; whether every target is met."""
+    """Print the result. Returns whether every target is met."""
     ordered = sorted(took)
     found = {"median": statistics.median(ordered), "p99": ordered[int(len(ordered) * 0.99)]}
     against = ", ".join(
@@ -157,7 +157,7 @@ def bench_status(daemon: DaemonProcess, model: str, options: argparse.Namespace)
 
 
 def bench_prefill(daemon: DaemonProcess, model: str, options: argparse.Namespace) -> bool:
-    """T19: a probe is answered at once though one prompt takes long."""
+    """T19: a probe is answered at once, even during a long prompt."""
     met = True
     with busy_with(prefill, 1, daemon.url, model):
         for path in ("/health", "/status"):
@@ -169,7 +169,7 @@ def bench_prefill(daemon: DaemonProcess, model: str, options: argparse.Namespace
 
 @contextmanager
 def busy_with(load: Load, count: int, url: str, model: str) -> Iterator[None]:
-    """``count`` threads keep the daemon busy meanwhile."""
+    """Keep the daemon busy with ``count`` threads during the block."""
     stop = threading.Event()
     threads = [threading.Thread(target=load, args=(url, model, stop)) for _ in range(count)]
     for thread in threads:
@@ -187,9 +187,9 @@ def in_phase(daemon: DaemonProcess, phase: str) -> int:
 
 
 def asked(url: str, path: str, count: int) -> list[float]:
-    """Milliseconds of each GET on one kept connection, some time apart."""
+    """The milliseconds of each GET on one connection, with pauses between them."""
     took = []
-    # Not httpx: its own work would be a third of what is measured.
+    # Not httpx: its own work would be a third of the measured time.
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
     for _ in range(count):
         began = time.perf_counter()
@@ -205,7 +205,7 @@ def asked(url: str, path: str, count: int) -> list[float]:
 
 
 def stream(url: str, model: str, stop: threading.Event) -> None:
-    """Decode until ``stop``; a story that ends is begun anew."""
+    """Decode until ``stop``; begin a new story when one ends."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": "Write a long story about the sea."}],
@@ -221,7 +221,7 @@ def stream(url: str, model: str, stop: threading.Event) -> None:
 
 
 def prefill(url: str, model: str, stop: threading.Event) -> None:
-    """One long prompt after the other until ``stop``, each different from its first word on."""
+    """Send long prompts until ``stop``; each differs from the others from the first word on."""
     with httpx.Client(base_url=url, timeout=300) as client:
         for number in itertools.count():
             if stop.is_set():
@@ -230,7 +230,7 @@ def prefill(url: str, model: str, stop: threading.Event) -> None:
             body = {"model": model, "prompt": text, "max_tokens": 1, "stream": True}
             with client.stream("POST", "/v1/completions", json=body) as answer:
                 answer.raise_for_status()
-                # Left as soon as a sign of life comes: a slow machine is long at such a prompt.
+                # Leave at the first byte: such a prompt takes long on a slow machine.
                 for _ in answer.iter_lines():
                     if stop.is_set():
                         break
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--asks", type=int, default=200, help="of each path; 0 leaves them out")
     parser.add_argument("--check", action="store_true", help="fail when a target is missed")
     options = parser.parse_args()
-    # The daemon logs what happens; here that would be measured too.
+    # No log: its cost would be measured too.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     met = asyncio.run(bench_ticks(options))
     if options.asks:

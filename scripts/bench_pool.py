@@ -1,9 +1,9 @@
-"""What the pool adds to a load: A -> B -> A through the daemon against the bare mlx_lm.load.
+"""The pool's overhead on a load: A -> B -> A through the daemon against the bare mlx_lm.load.
 
-Both sides load the same files, the page cache warm: a process of its own with nothing but mlx-lm,
-before and after the daemon, and the daemon with room for one of the two models. mlx_lm.load reads
+Both sides load the same files from a warm page cache. The bare side is a process with only mlx-lm,
+run before and after the daemon; the daemon has room for one of the two models. mlx_lm.load reads
 the tokenizer too; the daemon reads it before a model's first load and keeps it for a while. A swap
-is timed both ways: by POST .../load, and by a request for one token against a load and one token.
+is timed in two ways: by POST .../load, and by a request for one token against a load and one token.
 Models: two folders of the real model (scripts/quickstart makes it), or those given. Run it with
 nothing else running.
 """
@@ -30,14 +30,14 @@ RATIO = 1.15
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Milliseconds."""
+    """The milliseconds that ``work`` takes."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000
 
 
 def load_bare(folders: list[str], rounds: int) -> None:
-    """In a process of its own: print the milliseconds of each load, by kind, as JSON."""
+    """Run it in its own process. Prints the milliseconds of each load, by kind, as JSON."""
     import gc
 
     import mlx.core as mx
@@ -76,7 +76,7 @@ def bare(folders: list[Path], rounds: int) -> dict[str, list[float]]:
 
 
 def pooled(home: Path, names: tuple[str, str], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of loads into an empty machine, of unloads, and of A -> B -> A."""
+    """The milliseconds of loads with no model loaded, of unloads, and of A -> B -> A."""
     with DaemonProcess(home, config="models.scan_every = 600\n") as daemon:
         machine = Machine(daemon, names)
         machine.room_for_one()
@@ -130,7 +130,7 @@ def two_folders(root: Path) -> list[Path]:
 
 
 def bench(folders: list[Path], home: Path, rounds: int) -> bool:
-    """Whether the target is met."""
+    """Run the benchmark. Returns whether the target is met."""
     link_models(home, *folders)
     first, second = (folder.name for folder in folders)
     alone = bare(folders, rounds)

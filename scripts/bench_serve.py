@@ -1,8 +1,8 @@
 """Serving throughput and latency against the bare batch loop and against mlx_lm.server.
 
 One run: the bare ``BatchGenerator`` loop in this process, the daemon and mlx_lm.server as
-processes over HTTP with SSE, on the same prompts and the same model, in paired rounds. Prints
-medians of the ratios pair by pair; the first round is warm-up. Needs the real model
+processes over HTTP with SSE, on the same prompts and the same model, in paired rounds. Prints the
+medians of the ratios of the pairs; the first round is warm-up. Needs the real model
 (scripts/quickstart makes it) and nothing else running.
 """
 
@@ -37,7 +37,7 @@ TOPICS = (
 HEALTH_EVERY = 0.02
 BARE = "bare loop"
 RATE, HEALTH_P99, IDLE = 0.95, 0.020, 0.01
-"""Targets: of the bare loop's tokens per second; seconds; of one core."""
+"""Targets: share of the bare loop's tokens per second; seconds; share of one core."""
 
 Messages = list[dict[str, str]]
 
@@ -55,9 +55,9 @@ Run = Callable[[list[Messages], int], Round]
 
 
 def conversations(number: int, streams: int) -> list[Messages]:
-    """The prompts of round ``number``: the same for every contender, new to each of them.
+    """The prompts of round ``number``: the same for every contender, and new to each of them.
 
-    They differ from the first words on, so that no contender's prompt cache has seen a beginning.
+    They differ from the first words on, so no contender has a prefix in its prompt cache.
     """
     return [
         [
@@ -72,7 +72,7 @@ def conversations(number: int, streams: int) -> list[Messages]:
 
 
 class BareLoop:
-    """mlx-lm's batch generator in this process, with nothing around it."""
+    """mlx-lm's batch generator alone in this process."""
 
     def __init__(self, model: Path) -> None:
         from mlx_lm import load
@@ -103,7 +103,7 @@ class BareLoop:
 
 
 class OverHttp:
-    """A server reached by chat completions with SSE, one thread a stream."""
+    """A server, called by chat completions with SSE; one thread per stream."""
 
     def __init__(self, url: str, model: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=300)
@@ -182,9 +182,9 @@ def probe_health(url: str, stop: threading.Event, out: list[float]) -> None:
 def paired(
     contenders: dict[str, Run], streams: int, rounds: int, max_tokens: int
 ) -> dict[str, list[Round]]:
-    """``rounds`` counted rounds of every contender in turn, after one warm-up of each.
+    """``rounds`` counted rounds of every contender in turn, after one warm-up round each.
 
-    Each round begins with another one: what a contender leaves behind weighs on all alike.
+    Each round begins with another contender, so the after-effects of one are shared by all.
     """
     results: dict[str, list[Round]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
@@ -198,7 +198,7 @@ def paired(
 
 
 def report(streams: int, results: dict[str, list[Round]]) -> bool:
-    """Print it; whether the rate is what it must be against the bare loop."""
+    """Print the result. Returns whether the rate meets its target against the bare loop."""
     print(f"\n{streams} stream(s)")
     ours, met = results["omlxd"], True
     for name, rounds in results.items():

@@ -1,4 +1,4 @@
-"""How long after exec the daemon accepts and answers, and how long a command takes.
+"""The seconds from exec until the daemon accepts and answers, and the seconds of a command.
 
 Warm byte code (the first start is left out); medians of several starts on an empty home. Run it
 with nothing else running.
@@ -55,7 +55,7 @@ def waited(began: float, true: Callable[[], bool]) -> float:
 
 
 def start_once() -> dict[str, float]:
-    """Seconds until the first accepted connection, the first answer, and of `omlxd status`."""
+    """Seconds until the first accepted connection and the first answer, and of `omlxd status`."""
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A daemon that a script starts as its child, and that ends with it unless it is killed."""
+"""A daemon as the child of a script. It ends with the script, unless the script is killed."""
 
 import signal
 import subprocess
@@ -19,24 +19,24 @@ def say(text: str) -> None:
 
 
 def heed(handler: Callable[[int, FrameType | None], object]) -> None:
-    """What the signals that end a program do from now on."""
+    """Set the handler of the signals that end a program."""
     for number in ENDING:
         signal.signal(number, handler)
 
 
 def pass_over(number: int, frame: FrameType | None) -> None:
-    """As SIG_IGN, of which Python complains where a signal is under way already."""
+    """Like SIG_IGN. With SIG_IGN Python would complain about a signal that is already pending."""
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """Turns the first signal into an exception; no other one cuts the way out short."""
+    """Turn the first signal into an exception. Further signals do not interrupt the exit."""
     heed(pass_over)
     raise KeyboardInterrupt
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """A signal that comes meanwhile takes hold at the end of the block."""
+    """Delay signals: one that comes during the block takes effect at its end."""
     came: list[int] = []
     heed(lambda number, frame: came.append(number))
     try:
@@ -49,15 +49,15 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def child(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs ``command``, which adds to ``log`` what it says, until the way out of the block."""
+    """Run ``command`` until the end of the block. Its output is appended to ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
     process = None
     try:
         fresh = not log.exists() or log.stat().st_size > LARGEST_LOG
         with held_back(), log.open("wb" if fresh else "ab", buffering=0) as out:
-            with suppress(OSError):  # a full disk is the child's to tell
+            with suppress(OSError):  # the child reports a full disk
                 out.write(f"{MARK}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
-            # A session of its own, so that Ctrl-C reaches only this process and the stop is one.
+            # Its own session, so that Ctrl-C reaches only this process and stops the child once.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
@@ -66,20 +66,20 @@ def child(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]
         if process is not None:
             try:
                 stop(process)
-            except KeyboardInterrupt:  # before it was deaf to signals
+            except KeyboardInterrupt:  # it came before ``stop`` ignored the signals
                 stop(process)
 
 
 def wait_for(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code. Not with ``wait``, which goes on for ever where the signals that should end it
-    come two at a time: a thread of a library may then take both."""
+    """The exit code of ``process``. Does not use ``wait``: when two signals come at once, a thread
+    of a library may take both, and ``wait`` would never return."""
     while process.poll() is None:
         time.sleep(0.5)
     return process.returncode
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Also where nobody reads any more what is said. Ctrl-C meanwhile kills the process."""
+    """Stop the process, even if our output has no reader. Ctrl-C meanwhile kills the process."""
     heed(pass_over)
     if process.poll() is not None:
         return
@@ -95,6 +95,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def log_tail(log: Path, lines: int = 20) -> str:
-    """The end of what the last child said."""
+    """The last lines of the last child's output."""
     said = log.read_text(errors="replace").rpartition(MARK)[2].splitlines()[1:]
     return "\n".join(said[-lines:])

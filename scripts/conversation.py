@@ -1,4 +1,4 @@
-"""One question to a server that speaks OpenAI's protocol, and what is said of it on the way."""
+"""Asks one question of a server that speaks OpenAI's protocol, and prints the progress."""
 
 import json
 import time
@@ -15,11 +15,11 @@ ANSWER_TOKENS = 120
 
 
 class CannotGoOn(Exception):
-    """The message says why and what to do."""
+    """The message has the reason and the remedy."""
 
 
 def answer(response: httpx.Response) -> Any:
-    """The JSON of a good answer; the server's own message where it is an error."""
+    """The JSON of a successful answer. An error raises CannotGoOn with the server's message."""
     if response.is_success:
         return response.json()
     response.read()
@@ -31,17 +31,17 @@ def answer(response: httpx.Response) -> Any:
 
 
 def load(client: httpx.Client, model: str) -> None:
-    """Has the model loaded, and says how far it is once a second."""
+    """Load the model, and print the progress once a second."""
     say(f"loading {model}")
     loading: Future[httpx.Response] = Future()
 
     def post() -> None:
         try:
             loading.set_result(client.post(f"/v1/models/{model}/load", json={}, timeout=600))
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+        except Exception as error:  # noqa: BLE001 - raised when the result is read
             loading.set_exception(error)
 
-    # Nothing waits for it on the way out, as for the threads of an executor.
+    # A daemon thread: the exit does not wait for it, as it would for an executor's threads.
     Thread(target=post, daemon=True).start()
     while not wait([loading], timeout=1).done:
         entry = status_of(client, model)

@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: the virtual environment, the right MLX build, the fast BLAS.
+# Sourced by the other scripts: the virtual environment, the right MLX build, the fast BLAS.
 #
 #   OMLXD_PYTHON  interpreter to build the environment with (default: the best one found)
 #   OMLXD_VENV    the environment (default .venv; one given here is never rebuilt from scratch)
@@ -59,19 +59,19 @@ make_venv() {
     die "$python is built for Intel, and MLX needs Apple silicon. Name an arm64 Python with OMLXD_PYTHON"
   fi
   say "making $venv with $("$python" -V)"
-  # First a stamp that fits nothing: after an interruption, half of the packages would pass for all.
+  # First an invalid stamp: after an interruption, half of the packages would else count as all.
   [ ! -e "$venv/.omlxd-stamp" ] || echo "being cleared" >"$venv/.omlxd-stamp"
   rm -rf "$venv/lib"
   "$python" -m venv --clear "$venv"
 }
 
-# An environment has no pip when making it was interrupted.
+# An environment has no pip when its creation was interrupted.
 need_pip() {
   "$1" -m pip --version >/dev/null 2>&1 || "$1" -m ensurepip >/dev/null
 }
 
-# prepare [extra ...]: the environment holds the project, its MLX build and these extras.
-# Does nothing when the stamp says that it does so already.
+# prepare [extra ...]: install the project, its MLX build and these extras into the environment.
+# Does nothing when the stamp says that all are installed.
 prepare() {
   local build key extra extras missing stamp
   build=$(mlx_build)
@@ -93,7 +93,7 @@ prepare() {
     extras=${extras:+$extras,}$extra
   done
   say "installing omlxd${extras:+[$extras]} and what it needs (a minute or two the first time)"
-  # This stamp fits nothing, in case the installation is interrupted.
+  # An invalid stamp, in case the installation is interrupted.
   echo "$build being installed" >"$stamp"
   need_pip "$bin/python"
   PIP_DISABLE_PIP_VERSION_CHECK=1 "$bin/python" -m pip install -e ".${extras:+[$extras]}" 2>&1 |
@@ -106,7 +106,7 @@ $(tail -n 12 "$venv/install.log")"
   } >"$stamp"
 }
 
-# Of the output of pip, the lines that show its progress.
+# Keep only the lines of pip's output that show its progress.
 show_steps() {
   local line
   while IFS= read -r line; do

@@ -1,6 +1,6 @@
 """Reads GGUF files: the metadata, and the tensors as float32.
 
-Of the many formats of tensors only those of the files used here are known: F32, Q4_1, Q8_0.
+It only supports the tensor formats of the files used here: F32, Q4_1, Q8_0.
 The layout: github.com/ggml-org/ggml/blob/master/docs/gguf.md; the blocks: ggml-common.h there.
 """
 
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 class NotReadable(Exception):
-    """The file is no GGUF, or holds what this reader does not know."""
+    """The file is not GGUF, or has content that this reader does not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class GgufFile:
         return name, Tensor(shape[::-1], self._take("I"), self._take("Q"))
 
     def dense(self, name: str) -> Array:
-        """The tensor in float32, its quantised blocks of 32 values expanded."""
+        """The tensor in float32, with its quantised blocks of 32 values expanded."""
         tensor = self.tensors[name]
         count = int(np.prod(tensor.shape))
         start = self._start + tensor.offset

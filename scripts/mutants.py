@@ -1,4 +1,4 @@
-"""Breaks the guard's policy in one place at a time and names every break that no test notices.
+"""Breaks the guard's policy in one place at a time, and lists every break that no test detects.
 
 Each mutant is a textual replacement in a copy of the package; the tests of the policy, run
 against the copy, must fail. Exits with 1 when one survives or no longer applies.
@@ -36,12 +36,12 @@ settings.load_profile("mutants")
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: getattr(item.obj, "is_hypothesis_test", False))
 """
-"""Makes a run fail as early as it can: plain examples first."""
+"""Plain examples come first, so that a run fails early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``old``, which occurs once in the file, becomes ``new``."""
+    """Replaces ``old``, which occurs once in the file, by ``new``."""
 
     name: str
     file: str
@@ -199,7 +199,7 @@ MUTANTS = (
 
 
 def source(mutant: Mutant) -> Path:
-    """Of the repository; the texts about memory lie beside the policy."""
+    """The mutant's file in the repository. memory_text is outside of the policy package."""
     folder = "omlxd" if mutant.file == "memory_text" else "omlxd/policy"
     return Path(folder, f"{mutant.file}.py")
 
@@ -243,7 +243,7 @@ def tests_pass(mutant: Mutant | None) -> bool:
 
 
 def misfits(mutants: Sequence[Mutant]) -> list[str]:
-    """Mutants whose text does not occur exactly once: the code has moved on without them."""
+    """Mutants whose text does not occur exactly once, because the code has changed."""
     return [
         f"{mutant.name}: its text occurs {count} times in {mutant.file}.py"
         for mutant in mutants

@@ -1,4 +1,4 @@
-"""Serves a model from a folder of this clone, asks it one question and says how to go on."""
+"""Serves a model from a folder of this clone, asks it one question, and prints the next steps."""
 
 import argparse
 import errno
@@ -29,7 +29,7 @@ START_LIMIT_S = 60
 
 
 def make_model() -> None:
-    """SmolLM2 in the models folder, unless that holds something already."""
+    """Make SmolLM2 in the models folder, unless the folder has a model already."""
     MODELS.mkdir(parents=True, exist_ok=True)
     if any(not entry.name.startswith(".") for entry in MODELS.iterdir()):
         return
@@ -42,7 +42,7 @@ def make_model() -> None:
 
 
 def headers_for(url: str) -> dict[str, str]:
-    """The API key: OMLXD_KEY, else what the daemon of this clone left, if that is the one there."""
+    """The API key: OMLXD_KEY, else the local key of this clone's daemon if that answers there."""
     state = HOME / "state"
     record = read_record(state)
     ours = record is not None and record.url == url
@@ -51,12 +51,12 @@ def headers_for(url: str) -> dict[str, str]:
 
 
 def get(url: str, timeout: float, headers: Mapping[str, str]) -> httpx.Response:
-    # No proxy is meant for this machine.
+    # Use no proxy for this machine.
     return httpx.get(url, headers=headers, timeout=timeout, trust_env=False)
 
 
 def runs_at(url: str) -> bool:
-    """Whether omlxd answers there: False where nothing listens, an error for another program."""
+    """Whether omlxd answers there. False if nothing listens; raises if it is another program."""
     try:
         health = get(f"{url}/health", 5, {}).json()
     except httpx.ConnectError:
@@ -69,7 +69,7 @@ def runs_at(url: str) -> bool:
 
 
 def refuse_a_second() -> None:
-    """One daemon at a time has the folder of this clone."""
+    """Only one daemon at a time can use the folder of this clone."""
     found = running(HOME / "state")
     if found is None:
         return
@@ -99,7 +99,7 @@ def wait_until_ready(url: str, started: "subprocess.Popen[bytes] | None") -> Non
         try:
             headers = headers_for(url)
             ready = get(f"{url}/ready", 2, headers)
-            # A daemon that listens early may have made its key after the question was sent.
+            # A daemon listens early: it may have made its key after this request was sent.
             if ready.status_code != 503 and headers == headers_for(url):
                 answer(ready)
                 return
@@ -115,7 +115,7 @@ def wait_until_ready(url: str, started: "subprocess.Popen[bytes] | None") -> Non
 
 
 def choose_model(client: httpx.Client) -> str:
-    """SmolLM2 where it is served, else the smallest; waits for the first look at the folders."""
+    """SmolLM2 if it is served, else the smallest model. Waits for the first scan."""
     for _ in range(50):
         listed: list[dict[str, Any]] = answer(client.get("/v1/models"))["data"]
         models = {entry["id"]: entry["size_bytes"] for entry in listed if entry["type"] == "llm"}
@@ -126,7 +126,7 @@ def choose_model(client: httpx.Client) -> str:
 
 
 def why_none(status: Mapping[str, Any]) -> str:
-    """What the server found instead of a model to chat with, and what to do."""
+    """Why there is no model to chat with, and the remedy."""
     server = status["server"]
     found = []
     for model in status["models"]:
@@ -209,7 +209,7 @@ def port(text: str) -> int:
 
 
 def why(error: OSError) -> str:
-    """The path and what to do."""
+    """The path and the remedy."""
     remedy = f"see that it can be written, or move {HOME} away and run this again"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "make room on its disk"
@@ -229,7 +229,7 @@ def main() -> int:
         return 1
     except OSError as error:
         if error.filename is None and error.errno in (errno.EPIPE, errno.EIO):
-            return 141  # whoever read the output has left
+            return 141  # the reader of our output has gone
         print(f"error: {why(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -240,7 +240,7 @@ def main() -> int:
 
 
 def drop_what_nobody_reads() -> None:
-    """Else the interpreter complains of it when it ends, and the exit code is another."""
+    """Drop unread output. Otherwise the interpreter complains at exit and changes the exit code."""
     try:
         sys.stdout.flush()
     except OSError:

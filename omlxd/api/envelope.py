@@ -21,7 +21,7 @@ _REQUEST_ID: Final = "omlxd.request_id"
 
 
 class Envelope:
-    """ASGI: gives every answer an ``x-request-id`` and turns every exception into an answer."""
+    """ASGI: gives every answer an ``x-request-id``, and turns every exception into an answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""From what a body asks for to a ``GenerationRequest``: the model, the length, the sampling."""
+"""Makes a ``GenerationRequest`` from the parameters of a body: model, length, sampling."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from omlxd.text.protocol import Tokenizer
 from omlxd.text.stops import stop_ids
 
 UNKNOWN_CONTEXT_ANSWER: Final = 8192
-"""Longest answer by default where neither a limit nor the model's context is known."""
+"""The longest answer when neither a limit nor the model's context is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParameters:
-    """What a body asks for, in whatever protocol. None: the body does not say.
+    """The parameters of a body, in any protocol. None: the body does not have it.
 
     Attributes:
         top_k: below 1 is no limit; repetition_penalty: 1 changes nothing.
-        logit_bias: token id -> what is added to its logit.
+        logit_bias: token id -> number that is added to its logit.
         top_logprobs, continues: as in SequenceSpec and GenerationRequest.
     """
 
@@ -46,10 +46,10 @@ class GenerationParameters:
 async def find_model(
     services: Services, name: str | None, running: RunningRequest
 ) -> tuple[CatalogModel, Tokenizer]:
-    """The model that ``name`` means; no name, or "" as some clients write it: the default model.
+    """The model ``name``. Without a name, or with "" (some clients send it), the default model.
 
-    Raises what ``Library.resolve`` and the tokenizer's loader raise, and InvalidRequest for a
-    model that writes no text.
+    Raises the errors of ``Library.resolve`` and of the tokenizer's loader, and InvalidRequest for
+    a model that writes no text.
     """
     model = services.library.resolve(name or None)
     if model.kind in (ModelKind.EMBEDDING, ModelKind.RERANKER):
@@ -102,9 +102,9 @@ def make_request(
 
 
 def answer_length(wanted: int | None, context: int | None, prompt: int, param: str) -> int:
-    """Most tokens of the answer: what is wanted, within what the prompt leaves of the context.
+    """The most tokens of the answer: ``wanted``, but at most the rest of the context.
 
-    Raises ContextLengthExceeded when it leaves nothing.
+    Raises ContextLengthExceeded when the prompt fills the context.
     """
     if context is None:
         return wanted or UNKNOWN_CONTEXT_ANSWER
@@ -123,7 +123,7 @@ def _sampling(
     advice: Mapping[str, Any],
     vocab_size: int,
 ) -> Sampling:
-    """Each value is the request's, else the setting's, else what the model's maker advises."""
+    """Each value is the request's, else the setting's, else the advice of the model's maker."""
     temperature = _first(asked.temperature, settings.temperature, _temperature(advice))
     top_p = _first(asked.top_p, settings.top_p, _number(advice, "top_p", 0, 1))
     top_k = _first(asked.top_k, settings.top_k, _number(advice, "top_k", 0, 1e6))
@@ -163,7 +163,7 @@ def _temperature(advice: Mapping[str, Any]) -> float | None:
 
 
 def _number(advice: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
-    """A number of generation_config.json within its bounds. Anybody may have written the file."""
+    """A number of generation_config.json within its bounds. The file is not trusted."""
     value = advice.get(name)
     sane = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     return value if sane else None

@@ -1,4 +1,4 @@
-"""Routes of the memory guard: its state, changes of its policy, and its decisions as they come."""
+"""Routes of the memory guard: its state, changes of its policy, and the stream of decisions."""
 
 import json
 from contextlib import aclosing
@@ -25,7 +25,7 @@ def guard_routes(guard: Enforcer, options: ApiOptions) -> APIRouter:
     @routes.get(PATH)
     @routes.head(PATH, include_in_schema=False)
     async def show() -> Response:
-        """Answers from memory, whatever the machine is doing."""
+        """Answers from memory, even on a busy machine."""
         return JSONResponse(guard_body(guard))
 
     @routes.put(PATH, openapi_extra=_change_body())
@@ -44,7 +44,7 @@ def guard_routes(guard: Enforcer, options: ApiOptions) -> APIRouter:
 
 def _change_body() -> Schema:
     known = field_schemas(GuardPolicy)
-    # In GB, so with a fraction.
+    # In GB, so it may have a fraction.
     known["custom_ceiling_bytes"] = {"type": ["number", "null"], "exclusiveMinimum": 0}
     return json_body({key: known[field] for key, field in FIELDS.items()})
 

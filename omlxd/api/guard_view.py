@@ -32,7 +32,7 @@ from omlxd.policy.usage import Usage, age, recent
 from omlxd.units import GiB, format_bytes
 
 RECENT: Final = 20
-"""Decisions in one answer; the events give all that are kept."""
+"""Decisions in one answer. The event stream has all kept decisions."""
 
 ACTION_NAMES: Final[Mapping[type[Action], str]] = {
     DropImageCache: "drop_image_cache",
@@ -47,7 +47,7 @@ ACTION_NAMES: Final[Mapping[type[Action], str]] = {
     IdleReclaim: "idle_reclaim",
     WalkStoreCap: "walk_store_cap",
 }
-"""The name of each action as clients read it; it stays when a class is renamed."""
+"""The name of each action for clients. It stays the same when a class is renamed."""
 
 SIZES: Final = (
     *("ceiling", "static_ceiling", "dynamic_ceiling", "metal_cap", "metal_cap_raw"),
@@ -107,7 +107,7 @@ def flat_status(
 ) -> dict[str, Any]:
     """The keys of oMLX's ``get_status()``, as its clients read them: always numbers or texts.
 
-    Zero is what is off or unknown here, and only here.
+    Only here, zero means off or unknown.
     """
     sizes = dict.fromkeys(SIZES, 0) if memory is None else _sizes(memory)
     used, ceiling = sizes["current"], sizes["ceiling"]
@@ -141,7 +141,7 @@ def _sizes(memory: MemoryState) -> dict[str, int]:
 
 
 def policy_body(in_force: PolicyInForce) -> dict[str, Any]:
-    """For each key that may be set: the value in force, the one that was set, and where."""
+    """For each key that may be set: the value in force, the value that was set, and where."""
     policy = in_force.policy
     as_set = {key: _as_set(key, getattr(policy, field)) for key, field in FIELDS.items()}
     effective = {**as_set, "soft_threshold": policy.soft, "hard_threshold": policy.hard}
@@ -152,7 +152,7 @@ def policy_body(in_force: PolicyInForce) -> dict[str, Any]:
 
 
 def ceiling_body(memory: MemoryState | None) -> dict[str, Any]:
-    """The ceiling, its terms, the binding one, and every bound that follows from it; whether it is
+    """The ceiling, its terms, the binding term, and every bound that follows; whether it is
     enforced, and whether and why new requests wait (or would wait, when it is not enforced)."""
     if memory is None:
         keys = (
@@ -294,7 +294,7 @@ def _clamps(policy: GuardPolicy, ceilings: Ceilings) -> list[dict[str, Any]]:
 
 
 def preview_body(reading: MemoryReading) -> dict[str, Any]:
-    """For each tier, what the ceiling would be now: as of the reading, however old that is."""
+    """The ceiling that each tier would have, from the last reading, even if that is old."""
     now = reading.taken_at
     inactive, external = recent(reading, "inactive", now), recent(reading, "external", now)
     cached = None if inactive is None else inactive + file_cache(inactive, external or 0)
@@ -327,7 +327,7 @@ def _number(reading: MemoryReading, name: str, now: float) -> dict[str, Any] | N
 
 
 def _allocator(usage: Usage) -> dict[str, Any] | None:
-    """None while the device thread's numbers are too old to count."""
+    """The allocator's numbers; None while they are too old to count."""
     if not usage.fresh:
         return None
     return {"active": usage.active, "pool": usage.buffer_cache, "unreleased": usage.unreleased}

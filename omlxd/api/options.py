@@ -16,7 +16,7 @@ _OWN_PORT = {"http": "80", "https": "443"}
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
-    """Raises ValueError for what no Host header can be."""
+    """Raises ValueError for a host that cannot be in a Host header."""
     for host in hosts:
         if _host(host) is None:
             raise ValueError(
@@ -26,7 +26,7 @@ def check_hosts(hosts: Iterable[str]) -> None:
 
 
 def check_origins(origins: Iterable[str]) -> None:
-    """Raises ValueError for what no Origin header can be, and for ``null``, which is everybody."""
+    """Raises ValueError for an impossible Origin, and for ``null``, which anyone can send."""
     for origin in origins:
         found = _ORIGIN.fullmatch(origin)
         host = None if found is None else _host(found["host"])
@@ -40,7 +40,7 @@ def check_origins(origins: Iterable[str]) -> None:
 
 
 def _host(text: str) -> re.Match[str] | None:
-    """None for what is no host. Raises ValueError for an address that browsers write otherwise."""
+    """None if it is no host. Raises ValueError for an address that browsers write differently."""
     found = _HOST.fullmatch(text)
     if found is None or int(found["port"] or 1) > 65535:
         return None

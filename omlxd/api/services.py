@@ -1,4 +1,4 @@
-"""What the routes need of the daemon: given once, when the application is made."""
+"""The parts of the daemon that the routes use. The application gets them once, when it is made."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from omlxd.text.template import PromptMaker
 
 
 class ServerPhase(Enum):
-    """Of the daemon's life."""
+    """The phases of the daemon's life."""
 
     STARTING = "starting"
     READY = "ok"
@@ -25,7 +25,7 @@ class ServerPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who answers.
+    """The server that answers.
 
     Attributes:
         host, port: as bound; the port is the real one, never 0.
@@ -52,10 +52,10 @@ class Services:
 
     Attributes:
         requests: all requests that run now.
-        max_sequences: how many one model may have running and waiting; None: no limit.
-        guard: the memory guard; None where there is none.
+        max_sequences: the most sequences, running and waiting, of one model; None: no limit.
+        guard: the memory guard; None when there is none.
         guard_status: further keys of ``/status``.
-        keys: who may call; None where nobody is asked for a key.
+        keys: the keys that may call; None when no key is needed.
     """
 
     identity: Identity

@@ -1,1 +1,1 @@
-"""The command line: one file a command group; nothing heavy is imported before it is needed."""
+"""The command line: one file per command group. Heavy imports come only when they are needed."""

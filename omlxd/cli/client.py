@@ -38,7 +38,7 @@ def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> str:
-    """Where the daemon answers. Raises Unreachable, NotRunning when there is no local one."""
+    """The address of the daemon. Raises Unreachable, or NotRunning without a local daemon."""
     named = url or environ.get("OMLXD_URL")
     if named:
         named = named if "://" in named else f"http://{named}"
@@ -78,7 +78,7 @@ def find_url(url: str | None, home: str | None, environ: Mapping[str, str]) -> s
 def find_key(url: str | None, home: str | None, environ: Mapping[str, str]) -> str | None:
     """The API key to send: OMLXD_KEY, else the one that the local daemon wrote for its own user.
 
-    That one goes to no daemon that was named by its address.
+    The local key is never sent to a daemon that was given by its address.
     """
     if url or environ.get("OMLXD_URL"):
         return _named_key(environ)
@@ -131,7 +131,7 @@ class Daemon:
         return self._ask("PUT", path, body)
 
     def post(self, path: str, body: Mapping[str, Any], patience: float | None = PATIENCE) -> Any:
-        """``patience`` None waits for as long as it takes. Raises Unreachable, Refused."""
+        """``patience``: None waits without limit. Raises Unreachable, Refused."""
         return self._ask("POST", path, body, patience)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -203,7 +203,7 @@ def connect(arguments: argparse.Namespace) -> Daemon:
 
 
 def model_statuses(daemon: Daemon) -> list[dict[str, Any]]:
-    """What ``/status`` says of the models. Raises Unreachable, Refused."""
+    """The models in ``/status``. Raises Unreachable, Refused."""
     status = daemon.get("/status")
     if not isinstance(status, dict) or not isinstance(status.get("models"), list):
         raise Unreachable(f"something else than omlxd answers at {daemon.url}.")
@@ -236,7 +236,7 @@ def _import_httpx() -> Any:
 
 
 def daemon_paths(home: str | None, environ: Mapping[str, str]) -> "Paths":
-    """By ``--home``, else OMLXD_HOME, else as the installed service has it, else the usual paths.
+    """The paths by ``--home``, else OMLXD_HOME, else the installed service, else the usual paths.
 
     Raises ConfigError for a home (``~``) of nobody.
     """
@@ -250,9 +250,9 @@ def daemon_paths(home: str | None, environ: Mapping[str, str]) -> "Paths":
 
 
 def service_paths(definition: "Definition", config_file: Path | None) -> "Paths":
-    """Where the service of this definition keeps its files, whatever this shell's XDG_* say.
+    """The paths of the service with this definition. This shell's XDG_* variables are ignored.
 
-    ``config_file``: another one than in the definition. Raises ConfigError as ``daemon_paths``.
+    ``config_file``: replaces that of the definition. Raises ConfigError as ``daemon_paths``.
     """
     from omlxd.config.paths import APP, Paths, standard_paths
 

@@ -196,7 +196,7 @@ def _service(context: "Context", config: "Config") -> "Generator[Finding, None, 
     try:
         status = control.status(context.installed(), context.watch())
     except ServiceFailed as error:
-        # Elsewhere a service of ours may not be possible, which is nothing to mend.
+        # On other systems there may be no supported supervisor. The user cannot repair that.
         verdict = warn if context.machine.platform == "darwin" else ok
         yield verdict("service", error.message)
         return False
@@ -224,7 +224,7 @@ def _daemon(
     yield daemon.check_port(server.host, server.port, running, serviced=serviced, holder=holder)
     if server.socket is not None:
         yield daemon.check_socket(server.socket, running, account, serviced=serviced)
-    with contextlib.suppress(ConfigError):  # the check of the keys has said it
+    with contextlib.suppress(ConfigError):  # the check of the keys has reported it
         owner = None if account is None else account.uid
         any_key = bool(read_keys(path_in(config.paths.state), owner=owner))
         yield daemon.check_reach(server.host, any_key=any_key)

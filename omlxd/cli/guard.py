@@ -35,7 +35,7 @@ def add_arguments(commands: Any) -> None:
     _common(parser)
     parser.set_defaults(run=run)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-    # Without defaults of its own a verb keeps what was given before it.
+    # A verb has no own defaults, so it keeps the options that were given before it.
     _common(verbs.add_parser("show", help="its policy, the ceiling and what it did"), late=True)
     events = verbs.add_parser("events", help="its decisions as they are made")
     _common(events, late=True)
@@ -157,7 +157,7 @@ def _tells_something(event: Mapping[str, Any]) -> bool:
 
 
 def render_event(event: Mapping[str, Any]) -> list[str]:
-    """One decision: when, how bad, why, and a line for each action."""
+    """One decision: its time, level and reason, and a line for each action."""
     at, until = (_clock(event[key]) for key in ("time", "last_time"))
     times = f" (x{event['times']} until {until})" if event["times"] > 1 else ""
     emergency = " EMERGENCY" if event["emergency"] else ""
@@ -199,7 +199,7 @@ def _usage(guard: Mapping[str, Any]) -> list[str]:
         for name, value in ceiling["terms"].items()
         if value is not None
     )
-    # The level says the rest by itself.
+    # The level alone says the rest.
     unseen = ceiling["pause_cause"] not in (None, "level")
     return [
         *([f"  {ceiling['pause_reason']}"] if unseen else []),

@@ -1,4 +1,4 @@
-"""Asks the Hugging Face hub what a repository holds, and for the bytes of its files.
+"""Asks the Hugging Face hub for the file list of a repository, and for the bytes of its files.
 
 Everything that huggingface_hub raises becomes one sentence for the user.
 """
@@ -44,7 +44,7 @@ _TEXTS = re.compile(
 WEIGHTS = re.compile(r"model.*\.safetensors")
 """The weights that a load reads. Other safetensors files repeat them."""
 RECORD = ".omlxd-source.json"
-"""A file beside the model's own that says where they come from."""
+"""A file in the model's folder that records the source of the other files."""
 
 
 class NotPullable(Exception):
@@ -56,7 +56,7 @@ class HubFile:
     """One file as the hub describes it.
 
     Attributes:
-        sha256: of files in large file storage; blob: git's id of the others.
+        sha256: for files in large file storage; blob: git's id, for other files.
     """
 
     name: str
@@ -118,7 +118,7 @@ class NoAccess(NotPullable):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """``commit``: the full id of the revision that was asked for."""
+    """``commit``: the full id of the requested revision."""
 
     name: str
     commit: str
@@ -126,7 +126,7 @@ class Repository:
 
 
 class Hub:
-    """At HF_ENDPOINT, with the token of HF_TOKEN or of the hub's own token file."""
+    """The hub at HF_ENDPOINT, with the token in HF_TOKEN or in the hub's own token file."""
 
     def __init__(self) -> None:
         disable_progress_bars()
@@ -164,7 +164,7 @@ class Hub:
             about = get_hf_file_metadata(url, timeout=PATIENCE, headers=self._headers)
             headers = dict(self._headers)
             if urlsplit(url).netloc != urlsplit(about.location).netloc:
-                headers.pop("authorization", None)  # the token is for the hub alone
+                headers.pop("authorization", None)  # only the hub may get the token
             with target.open("ab") as out:
                 there = out.tell()
                 if there > file.size:
@@ -190,7 +190,7 @@ class Hub:
 
 
 def explain(why: Exception, name: str, revision: str | None, endpoint: str) -> NotPullable:
-    """The sentence for what huggingface_hub raised."""
+    """The sentence for an error of huggingface_hub."""
     token = "HF_TOKEN" if get_token() is None else "your token"
     page = f"{endpoint}/{name}"
     match why:
@@ -251,7 +251,7 @@ def _listener(note: Callable[[int], None], there: int) -> Any:
 
     class Listener:
         def __init__(self, *, initial: int = 0, **about: Any) -> None:
-            # Zero where the server gave the whole file instead of the rest of it.
+            # Zero if the server sent the whole file instead of the rest.
             note(initial - there)
 
         def __enter__(self) -> "Listener":

@@ -69,7 +69,7 @@ def _add(arguments: argparse.Namespace, path: Path) -> None:
 
     first = not read_keys(path)
     scope = Scope(arguments.scope)
-    # The key alone on stdout, so that it can be piped; what is said about it on stderr.
+    # Only the key goes to stdout, so that it can be piped; messages go to stderr.
     print(add_key(path, arguments.name, scope, time.time()))
     _say(f"This is the key '{arguments.name}', for {scope.value}. It is shown only now.")
     _say(f"What checks it is in {path}.")

@@ -1,4 +1,4 @@
-"""The commands and their arguments; a command is imported when it is asked for."""
+"""The commands and their arguments. A command is imported only when it is run."""
 
 import argparse
 import sys
@@ -8,17 +8,17 @@ from importlib import import_module
 from omlxd.errors import ConfigError
 
 GROUPS = ("serve", "status", "models", "guard", "key", "service", "doctor")
-"""Modules of this package, each one command."""
+"""Modules of this package; each is one command."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command; the exit code."""
+    """Run one command. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="omlxd", description="Serves local language models and keeps the machine alive."
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    # Every start of the daemon goes through here, and does not need the other commands.
+    # Every start of the daemon runs this code, and does not need the other commands.
     asked = argv[:1] if argv and argv[0] in GROUPS else GROUPS
     for group in asked:
         import_module(f"omlxd.cli.{group}").add_arguments(commands)
@@ -28,11 +28,11 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
-        # Such as a home of nobody; what a command can say better it has caught itself.
+        # Such as an unknown ``~NAME``. Errors that a command can explain better, it catches itself.
         print("\n".join(f"omlxd: {mistake}" for mistake in error.mistakes), file=sys.stderr)
         return 78
     except BrokenPipeError:
-        # The reader of our output has left; nothing more can be said.
+        # The reader of our output has gone, so nothing more can be printed.
         sys.stderr.close()
         return 141
     except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -50,9 +50,9 @@ def _version() -> str:
 
 
 def _other_version(arguments: argparse.Namespace) -> str | None:
-    """The sentence for a daemon of another version, whose answers have another form.
+    """The sentence for a daemon of another version; its answers may have another form.
 
-    None when the versions are the same, or there is no daemon: the fault is then our own.
+    None when the versions are the same or there is no daemon. Then the bug is our own.
     """
     from omlxd import __version__
     from omlxd.cli.client import Refused, Unreachable, connect

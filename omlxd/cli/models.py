@@ -22,7 +22,7 @@ from omlxd.cli.terminal import Progress, duration, size, table
 from omlxd.printable import printable
 
 POLL_INTERVAL = 0.25
-"""Seconds between two questions how far a load is."""
+"""Seconds between two requests for the progress of a load."""
 
 
 def add_arguments(commands: Any) -> None:
@@ -64,7 +64,7 @@ def _common(parser: argparse.ArgumentParser, *, late: bool = False) -> None:
     if not late:
         add_daemon_arguments(parser)
         return
-    # Without defaults of its own a verb keeps what was given before it.
+    # A verb has no own defaults, so it keeps the options that were given before it.
     suppress = argparse.SUPPRESS
     parser.add_argument("--url", default=suppress, help="address of the daemon")
     parser.add_argument("--home", default=suppress, metavar="DIR", help="folder of all files")
@@ -113,7 +113,7 @@ def load(arguments: argparse.Namespace) -> int:
         finally:
             done.set()
 
-    # A thread that an interrupt need not wait for: the daemon drops the load with its client.
+    # A daemon thread: an interrupt does not wait. The daemon drops a load whose client has gone.
     threading.Thread(target=ask, daemon=True).start()
     _watch(daemon, model_id, done)
     answer = outcome[0]

@@ -1,4 +1,4 @@
-"""``omlxd models pull`` and ``rm`` change the models folder; a daemon may run or not."""
+"""``omlxd models pull`` and ``rm`` change the models folder, with or without a running daemon."""
 
 import argparse
 import contextlib
@@ -36,7 +36,7 @@ class NotDeletable(Exception):
 
 
 def pull_model(arguments: argparse.Namespace) -> int:
-    # Read when huggingface_hub is imported: it must not report which program uses it.
+    # huggingface_hub reads it on import. With it, the hub is not told which program uses it.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from omlxd.cli.hub import NoAccess, NoHub, NotPullable, check_repository, check_revision
 
@@ -110,7 +110,7 @@ def _agreed(question: str) -> bool:
 
 
 def _running(arguments: argparse.Namespace) -> Daemon | None:
-    """The local daemon. None where none runs, so no model is loaded. Raises Unreachable."""
+    """The local daemon. None when none runs; then no model is loaded. Raises Unreachable."""
     try:
         url = find_url(arguments.url, arguments.home, os.environ)
     except NotRunning:
@@ -128,7 +128,7 @@ def _refuse_used(arguments: argparse.Namespace, state: Path) -> None:
 
 
 def refuse_used(models: Collection[dict[str, Any]], name: str) -> None:
-    """Raises Refused while ``name`` is in memory, or on its way there."""
+    """Raises Refused while ``name`` is loaded or loading."""
     for model in models:
         if _same(model["id"], name) and model["state"] in _IN_USE:
             raise Refused(
@@ -137,14 +137,14 @@ def refuse_used(models: Collection[dict[str, Any]], name: str) -> None:
 
 
 def _same(one: str, other: str) -> bool:
-    """On a Mac, names that differ only in the case of letters are one folder."""
+    """Whether both names are one folder. On a Mac the case of letters does not count."""
     return one.casefold() == other.casefold()
 
 
 def _notify_daemon(arguments: argparse.Namespace, gone: str | None) -> bool:
-    """Let the running daemon look at its folders, and forget ``gone``. False when none runs.
+    """Let the running daemon scan its folders and forget ``gone``. False when no daemon runs.
 
-    A daemon that is started later looks at its folders then.
+    A daemon that starts later scans them at its start.
     """
     try:
         daemon = _running(arguments)
@@ -159,16 +159,16 @@ def _notify_daemon(arguments: argparse.Namespace, gone: str | None) -> bool:
 
 
 def forget(daemon: Daemon, name: str, left: Collection[str]) -> None:
-    """Reset the settings of ``name``, unless another folder has a model of that name.
+    """Reset the settings of ``name``, unless another folder has a model with that name.
 
-    A model that gets this name later is another one. Raises Unreachable, Refused.
+    A later model with this name must not get them. Raises Unreachable, Refused.
     """
     if any(_same(name, other) for other in left):
         return
     try:
         meant = daemon.patch(model_path(name), {})["id"]
     except Refused:
-        return  # nothing was ever set
+        return  # no setting was ever made
     if _same(name, meant):
         from omlxd.model_settings.options import ModelSettings
 
@@ -218,7 +218,7 @@ def size_of(folder: Path) -> int:
 
 
 def delete(models: Path, folder: Path) -> None:
-    """Rename the folder before deleting it, so that a rest of it is never taken for a model."""
+    """Rename the folder, then delete it, so that a half-deleted folder is never seen as a model."""
     doomed = models / f".deleted-{os.getpid()}-{folder.name}"
     folder.rename(doomed)
     shutil.rmtree(doomed)

@@ -25,7 +25,7 @@ _BLOCK = 4 * MiB
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """``changed`` is False when all of it was there already."""
+    """``changed``: False when all files were there already."""
 
     folder: Path
     commit: str
@@ -42,8 +42,8 @@ def pull(
     """Download the model in ``repository`` to ``models``/org/name.
 
     An interrupted pull of the same commit is continued, and files that are missing in a folder of
-    the same commit are fetched again. ``make_bar`` gets a label, the total size and how much is
-    there already. Raises NotPullable, OSError.
+    the same commit are fetched again. ``make_bar`` gets a label, the total size and the size that
+    is there already. Raises NotPullable, OSError.
     """
     files = wanted(repository.files)
     size = sum(file.size for file in files)
@@ -89,7 +89,7 @@ def _keep_whole(final: Path, files: tuple[HubFile, ...], work: Path) -> None:
         path = final / file.name
         if (work / file.name).exists() or path.is_symlink() or not path.is_file():
             continue
-        # Some volumes have no links; there the file is fetched again.
+        # Some volumes have no links. On these the file is fetched again.
         with suppress(OSError):
             if _is_whole(path, file):
                 os.link(path, work / file.name)
@@ -104,7 +104,7 @@ def _refuse_foreign(final: Path) -> None:
 
 @contextmanager
 def _working_folder(models: Path, repository: Repository) -> Iterator[Path]:
-    """A folder of this commit alone, locked against a second pull."""
+    """A folder for this commit only, locked against a second pull."""
     work = models / PARTIAL / f"{repository.name.replace('/', '--')}--{repository.commit}"
     work.mkdir(parents=True, exist_ok=True)
     lock = work.with_name(f"{work.name}.lock").open("w")
@@ -145,7 +145,7 @@ def _partial(work: Path, file: HubFile) -> Path:
 
 
 def _complete(hub: Hub, repository: Repository, file: HubFile, work: Path, bar: Progress) -> None:
-    """Fetch the file, check it against what the hub says, and give it its name."""
+    """Fetch the file, check it against the hub's size and hash, and give it its name."""
     if (work / file.name).exists():
         return  # only a checked file gets this name
     partial = _partial(work, file)

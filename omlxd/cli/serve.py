@@ -44,13 +44,13 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    # The port comes first: the imports below take long, and clients would be refused meanwhile.
+    # The port comes first: during the long imports below, clients would be refused without it.
     opened = _take_port(arguments)
     try:
         daemon_run, log = _prepare(
             arguments, opened.config.log if isinstance(opened, OpenPort) else None
         )
-    except Exception as error:  # noqa: BLE001 — nothing below us could record or count it
+    except Exception as error:  # noqa: BLE001 — no caller could record or count it
         return _give_up(error, supervised=arguments.supervised)
 
     try:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _give_up(error: Exception, *, supervised: bool) -> int:
-    """No start is counted without the data folder, so a supervisor must not try again."""
+    """Without the data folder no start is counted, so a supervisor must not restart the daemon."""
     from omlxd.errors import OmlxdError
 
     if isinstance(error, OmlxdError):
@@ -75,7 +75,7 @@ def _give_up(error: Exception, *, supervised: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OpenPort:
-    """The configuration, and the socket that has listened by it ``since`` then."""
+    """The configuration, and its socket, which has listened ``since`` that time."""
 
     config: "Config"
     listener: socket.socket
@@ -83,7 +83,7 @@ class OpenPort:
 
 
 def _take_port(arguments: argparse.Namespace) -> "OpenPort | Exception":
-    """The open port, or the error: ``_serve`` raises it, so that it is recorded and counted."""
+    """The open port, or the error. ``_serve`` raises the error, so it is recorded and counted."""
     try:
         from omlxd.config.load import FLAGS, load
         from omlxd.daemon.listen import listen
@@ -95,14 +95,14 @@ def _take_port(arguments: argparse.Namespace) -> "OpenPort | Exception":
         config = load(flags, os.environ, home=arguments.home, config_file=arguments.config)
         listener = listen(config.server.host, config.server.port)
         return OpenPort(config, listener, continuous_clock())
-    except Exception as error:  # noqa: BLE001 — raised again by _serve, whatever it is
+    except Exception as error:  # noqa: BLE001 — _serve raises every error again
         return error
 
 
 def _prepare(
     arguments: argparse.Namespace, options: "LogOptions | None"
 ) -> "tuple[DaemonRun, TextIO | None]":
-    """Who runs where, and the log of a supervised run. Events go there from now on, else to stderr.
+    """The run, and its log if it is supervised. From now on events go to that log, else to stderr.
 
     Raises ConfigError for a bad folder.
     """
@@ -126,7 +126,7 @@ def _prepare(
 
 
 def _supervised_log(folder: Path) -> TextIO:
-    """The daemon's own file. Events that cannot be written there go to stderr."""
+    """The daemon's own log. Events that cannot be written there go to stderr."""
     from omlxd.service.log_files import open_log
 
     # It is a text stream, though not by its type.
@@ -163,7 +163,7 @@ def _serve(
 
 
 def _leave(daemon_run: "DaemonRun", lock: "InstanceLock", code: int) -> int:
-    """Do what unwinding would do, for an exit that cannot wait for it. Returns the exit code."""
+    """Do the work of unwinding, for an exit that cannot wait for it. Returns the exit code."""
     code = daemon_run.record_exit(lock, code)
     lock.release()
     return code

@@ -61,7 +61,7 @@ def add_arguments(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one verb on this machine. Returns the exit code; 3 is ``status`` of an unhealthy one."""
+    """Run one verb on this machine. Returns the exit code: 3 if ``status`` finds it unhealthy."""
     from omlxd.cli.service_context import context
     from omlxd.errors import OmlxdError
     from omlxd.service.machine import this_machine
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OmlxdError as error:
         print(f"omlxd: {error.message}", file=sys.stderr)
     except OSError as error:
-        # A data folder of another account, a full disk.
+        # Such as a data folder of another account, or a full disk.
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"omlxd: {where}{error.strerror or error}", file=sys.stderr)
     return EXIT_FAILED

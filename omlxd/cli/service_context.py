@@ -1,4 +1,4 @@
-"""What the service commands need to know, from flags, environment and installed definition."""
+"""The context of the service commands, from flags, environment and installed definition."""
 
 import argparse
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from omlxd.service.watch import Watch
 @dataclass(frozen=True, slots=True)
 class Context:
     """Attributes:
-    home: what ``--home`` says, absolute; None for the platform's own places.
-    config_file: the configuration that was named; None when it is the one of the places.
+    home: the absolute path of ``--home``; None for the platform's own places.
+    config_file: the configuration that was named; None for the one in the usual place.
     python: the interpreter that runs this command.
-    definition: what the installed one says.
-    carried: of the environment, what goes into the job.
+    definition: the content of the installed definition.
+    carried: the part of the environment that goes into the job.
     """
 
     arguments: argparse.Namespace
@@ -44,7 +44,7 @@ class Context:
         return self.python.executable
 
     def job(self) -> JobSpec:
-        """What is to be installed.
+        """The job to install.
 
         Raises ServiceFailed when ``--system`` and ``--user`` do not fit.
         """
@@ -123,7 +123,7 @@ class Context:
 def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Machine) -> Context:
     """From flags and environment, and for the rest from the definition of the installed service.
 
-    Raises ConfigError for a home (``~``) of nobody, and for a path with control characters.
+    Raises ConfigError for the home of an unknown ``~NAME``, and for a path with control characters.
     """
     home = _path(arguments.home or environ.get("OMLXD_HOME"))
     config = _path(arguments.config or environ.get("OMLXD_CONFIG"))
@@ -134,7 +134,7 @@ def context(arguments: argparse.Namespace, environ: Mapping[str, str], here: Mac
     if home is None and arguments.system:
         home = machine.SYSTEM_HOME
     carried = carried_environment(environ, linux=here.platform == "linux")
-    # An installation alone may move the service, to where this shell has its folders.
+    # Only an installation may move the service to the folders of this shell.
     moves = getattr(arguments, "verb", None) == "install" and any(map(_is_place, carried))
     if home is None and definition is not None and not moves:
         found = service_paths(definition, config)

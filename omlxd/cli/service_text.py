@@ -31,7 +31,7 @@ def not_carried(environ: Mapping[str, str]) -> list[str]:
 
 
 def is_healthy(status: ServiceStatus) -> bool:
-    """Whether the service runs, answers, and is not one that was started by hand."""
+    """Whether the service runs and answers, and was not started by hand."""
     return (
         status.elsewhere is None
         and status.record is not None
@@ -114,7 +114,7 @@ def _explanations(status: ServiceStatus, executable: str) -> list[str]:
 
 
 def _remedy(status: ServiceStatus) -> str | None:
-    """None when it runs as the service: then its health says what is wrong."""
+    """The remedy. None when the daemon runs as the service; then its health has the reason."""
     record, job, last = status.record, status.job, status.last_exit
     if not status.installed:
         return "omlxd service install"

@@ -1,4 +1,4 @@
-"""``omlxd status``: what the daemon holds and does now, in one screen."""
+"""``omlxd status``: the daemon's memory, models and requests on one screen."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from omlxd.cli.client import (
 from omlxd.cli.terminal import bar, duration, percent, size, table
 
 WATCH_INTERVAL = 1.0
-"""Seconds between two questions of ``--watch``."""
+"""Seconds between two requests of ``--watch``."""
 _CLEAR = "\x1b[H\x1b[2J"
 _AT_REST = frozenset({"absent"})
 

@@ -68,9 +68,9 @@ def percent(part: float | None, whole: float | None) -> str:
 REDRAW = 0.2
 """Seconds between two drawings on a terminal."""
 LINE_SHARE = 0.1
-"""Without a terminal, a line is printed for each such share of the whole."""
+"""Without a terminal, one line is printed each time that this share of the whole is done."""
 WINDOW = 10.0
-"""The speed is the mean of so many seconds."""
+"""Seconds over which the speed is averaged."""
 
 
 class Progress:

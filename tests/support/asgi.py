@@ -1,4 +1,4 @@
-"""Drives an ASGI application in-process, one request at a time and by hand where needed."""
+"""Drives an ASGI application in-process, one request at a time, step by step if needed."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ HOST = "127.0.0.1:8484"
 
 
 class Call:
-    """One request. ``leave`` is the client closing its connection."""
+    """One request. ``leave``: the client closes its connection."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Call:
 
     @property
     def events(self) -> list[Any]:
-        """The events' data as JSON, ``[DONE]`` as it is; comments left out."""
+        """The data of the events as JSON, ``[DONE]`` as text; without comments."""
         data = [line[6:] for line in self.text.split("\n\n") if line.startswith("data: ")]
         return [item if item == "[DONE]" else json.loads(item) for item in data]
 

@@ -1,4 +1,4 @@
-"""Work that a thread of its own would do, done at once: for tests whose time stands still."""
+"""Runs the work of a thread at once, for tests in which the time does not pass."""
 
 from typing import TypeVar
 
@@ -9,5 +9,5 @@ T = TypeVar("T")
 
 class AtOnce(OwnThread[T]):
     def start(self) -> None:
-        """The result is there at the loop's next turn."""
+        """The result is available at the loop's next turn."""
         self._run()

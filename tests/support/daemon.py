@@ -1,4 +1,4 @@
-"""A real daemon process for tests: start it, reach it, stop it, read what it said."""
+"""A real daemon process for tests: start it, call it, stop it, read its log."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.support.signals import default_signals
 
 START_LIMIT = 60.0
 POLL = 0.05
-"""Seconds; the daemon under test needs the cores more than its watcher."""
+"""Seconds. Not less: the daemon under test needs the CPU more than this watcher."""
 
 
 class DaemonProcess:
@@ -46,7 +46,7 @@ class DaemonProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, output: int | None = None) -> None:
-        """``output``: a descriptor for stdout and stderr, in place of the log file."""
+        """``output``: a descriptor for stdout and stderr, instead of the log file."""
         with self.log.open("ab") as log:
             out = log.fileno() if output is None else output
             self.started_at = time.monotonic()
@@ -82,7 +82,7 @@ class DaemonProcess:
         return self.process.pid
 
     def instance(self) -> dict[str, Any] | None:
-        """What the running process wrote about itself; None before it listens."""
+        """The record of the running process; None before it listens."""
         try:
             found: dict[str, Any] = json.loads((self.home / "state/instance.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -112,7 +112,7 @@ class DaemonProcess:
         return self.get("/status")
 
     def until(self, true: Callable[[], bool], otherwise: str, limit: float = START_LIMIT) -> None:
-        """Wait until ``true()``; fails with ``otherwise`` and the log's tail."""
+        """Wait until ``true()``; else fail with ``otherwise`` and the end of the log."""
         end = time.monotonic() + limit
         while time.monotonic() < end:
             if true():
@@ -141,7 +141,7 @@ class DaemonProcess:
         return self.process.wait(limit)
 
     def stop(self, limit: float = 40.0) -> int:
-        """SIGTERM, then the exit code; SIGKILL past the limit."""
+        """Send SIGTERM, after ``limit`` SIGKILL. Returns the exit code."""
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         try:
@@ -166,7 +166,7 @@ class DaemonProcess:
 
 
 def stream_chat(client: httpx.Client, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The JSON payloads of one streamed chat answer, ``[DONE]`` left out but required."""
+    """The JSON payloads of one streamed chat answer. ``[DONE]`` is required but left out."""
     with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as answer:
         if answer.status_code != 200:
             answer.read()
@@ -193,7 +193,7 @@ def text_of(chunks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def link_models(home: Path, *models: Path) -> None:
-    """Put the given model folders under ``home``; no bytes are copied where it is one volume."""
+    """Put the given model folders under ``home``. On the same volume no bytes are copied."""
     for model in models:
         target = home / "models" / model.name
         target.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Compiles the stand-in for Darwin's kernel calls and steers it by names instead of offsets."""
+"""Compiles the fake of Darwin's kernel calls, and controls it by names instead of offsets."""
 
 import ctypes
 import shutil
@@ -19,7 +19,7 @@ CANARY = 0xA5
 
 @dataclass(frozen=True)
 class Release:
-    """What one macOS release's kernel knows: words of two structures, the newest rusage flavor."""
+    """The kernel of one macOS release: words of two structures, and the newest rusage flavor."""
 
     name: str
     vm_words: int
@@ -83,7 +83,7 @@ def _compile(text: str, folder: Path, name: str) -> Path:
 
 
 class StandInKernel:
-    """A 32 GiB Mac until told otherwise."""
+    """The fake kernel; by default of a Mac with 32 GiB."""
 
     def __init__(self, library: Path) -> None:
         self._path = library
@@ -93,7 +93,7 @@ class StandInKernel:
         self.be(RELEASES[2])
 
     def be(self, release: Release) -> None:
-        """Start anew as the kernel of ``release``."""
+        """Start again as the kernel of ``release``."""
         self.buffers.clear()
         self._library.stand_in_reset(release.vm_words, release.task_words, release.rusage_flavors)
         self.vm(
@@ -155,7 +155,7 @@ class StandInKernel:
         self.tell("clock", int(now * 1e9))
 
     def untouched_after(self, buffer: Any, size: int) -> bool:
-        """Whether nothing was written to ``buffer`` behind its first ``size`` bytes."""
+        """Whether nothing was written to ``buffer`` after its first ``size`` bytes."""
         return bool(buffer.raw[size:] == bytes([CANARY]) * (len(buffer) - size))
 
     def without(self, symbol: str, folder: Path) -> "StandInKernel":

@@ -1,4 +1,4 @@
-"""A runtime in plain Python: deterministic tokens, injected failures, gates to stand at.
+"""A runtime in plain Python: deterministic tokens, injected failures, gates to wait at.
 
 Everything a test sets here may be set while the device thread runs.
 """
@@ -20,7 +20,7 @@ BYTES_PER_TOKEN = 100
 
 
 class FakeClock:
-    """Seconds that pass only when told to."""
+    """A clock in seconds that only tests move."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -33,38 +33,38 @@ class FakeClock:
 
 
 def fake_token(prompt: Sequence[int], index: int, vocab: int = VOCAB) -> int:
-    """The token that the fake model says after ``index`` others in answer to ``prompt``."""
+    """The token with this ``index`` in the fake model's answer to ``prompt``."""
     digest = hashlib.blake2b(repr((tuple(prompt), index)).encode(), digest_size=4).digest()
     return int.from_bytes(digest) % vocab
 
 
 @dataclass
 class FakeModelPlan:
-    """How one model behaves; found by its path in ``FakeBackend.plans``."""
+    """The behaviour of one model. ``FakeBackend.plans`` has it by the model's path."""
 
     pieces: int = 3
     piece_bytes: int = 1000
     load_error: Exception | None = None
-    """Raised by piece ``load_error_at`` (0 is the first) of every load while it is set."""
+    """While set, piece ``load_error_at`` (0 is the first) of every load raises it."""
     load_error_at: int = 0
     begin_error: Exception | None = None
-    """Raised when the files are looked at."""
+    """Raised when the load begins and reads the files."""
     step_error: BaseException | None = None
     """Raised by the next step, once."""
     insert_error: Exception | None = None
     """Raised by the next insert, once."""
     failing: set[str] = field(default_factory=set)
-    """Ids of requests that fail alone, at their first token."""
+    """Ids of requests that fail at their first token; other requests go on."""
     script: dict[tuple[int, ...], Sequence[int]] = field(default_factory=dict)
-    """Prompt -> tokens of its answer, instead of the made-up ones."""
+    """Prompt -> tokens of its answer, instead of those of ``fake_token``."""
     decode_seconds: float = 0.0
     prefill_seconds: float = 0.0
-    """A prompt token; these move the backend's clock when it has one that can be moved."""
+    """Seconds per prompt token. They move the backend's clock if it can be moved."""
     piece_seconds: float = 0.0
     chunks: list[int] = field(default_factory=list)
-    """Prompt tokens that one sequence took at most, of each step with prefill so far."""
+    """For each step with prefill: the most prompt tokens of one sequence."""
     removals: list[tuple[str, ...]] = field(default_factory=list)
-    """The requests that left together, of each plan in which some left."""
+    """For each plan that removed requests: the requests it removed."""
 
 
 class FakeBatch:
@@ -73,7 +73,7 @@ class FakeBatch:
         self._backend = model.backend
         self.sequences: dict[str, SequenceSpec] = {}
         self.done: dict[str, int] = {}
-        """Prompt tokens in the cache."""
+        """How many prompt tokens are in the cache."""
         self.said: dict[str, int] = {}
         self.closed = False
 
@@ -250,7 +250,7 @@ class FakeLoad:
 
 
 class FakeBackend:
-    """Memory: ``weights`` and the caches are active, what is dropped goes to ``pool``."""
+    """Memory: ``weights`` and the caches are active; freed bytes go to ``pool``."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.clock = clock
@@ -266,7 +266,7 @@ class FakeBackend:
         self.trail: list[tuple[str, str]] = []
         """("step" or "piece" or "reclaim", path), in order."""
         self.gate: threading.Event | None = None
-        """While set to an unset event, the thread waits there before each step and piece."""
+        """The thread waits for this event, if there is one, before each step and piece."""
         self.at_gate = threading.Event()
         """Set while the thread waits."""
         self.on: Callable[[str, str], None] = lambda what, path: None

@@ -1,4 +1,4 @@
-"""The one fake generation: a real one that plays a script instead of what a device thread did."""
+"""The only fake generation: a real one that plays a script instead of a device thread's events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -8,7 +8,7 @@ from omlxd.engine.generation import Generation, PromptProgress, TokensArrived
 from omlxd.errors import OmlxdError
 
 ScriptStep = PromptProgress | TokensArrived | Exception | asyncio.Event
-"""What comes next: an event, a failure, or nothing until the event of asyncio is set."""
+"""The next step: an event, a failure, or a wait until the asyncio event is set."""
 
 
 def a_sequence(name: str = "s", prompt: Sequence[int] = (1, 2, 3)) -> SequenceSpec:
@@ -16,7 +16,7 @@ def a_sequence(name: str = "s", prompt: Sequence[int] = (1, 2, 3)) -> SequenceSp
 
 
 class FakeGeneration(Generation):
-    """``read`` counts the events that were taken, ``cancels`` the calls of ``cancel``."""
+    """``read`` counts the events that were read, ``cancels`` the calls of ``cancel``."""
 
     def __init__(
         self,

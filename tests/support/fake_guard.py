@@ -1,4 +1,4 @@
-"""A guard over a machine whose use a test sets: the real enforcer and settings, fake ports."""
+"""A guard with the real enforcer and settings on fake ports; the test sets the memory use."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +16,7 @@ from omlxd.units import GiB
 
 
 class FakeGuard:
-    """A machine of 64 GiB; models vanish when unloaded, and their bytes with them."""
+    """A machine of 64 GiB. An unloaded model disappears at once, with its bytes."""
 
     def __init__(
         self,

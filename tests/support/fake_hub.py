@@ -1,7 +1,7 @@
 """A small HTTP server that speaks the part of the Hugging Face hub's API that a pull needs.
 
-Files in large storage are redirected to a second path with a host name of its own, as the hub
-does with its CDN; ranges, ETags and the hub's error headers are as real.
+Files in large storage are redirected to a second path with its own host name, as the hub does
+with its CDN. Ranges, ETags and the hub's error headers are like the real ones.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ BLOCK = 64 * 1024
 
 @dataclass
 class Repo:
-    """``gated``: only this token may read; ``lies``: other bytes are sent for these names."""
+    """``gated``: only this token may read; ``lies``: for these names wrong bytes are sent."""
 
     files: Mapping[str, bytes]
     commit: str = COMMIT
@@ -46,9 +46,9 @@ class FakeHub:
     """``with FakeHub() as hub``; put repositories into ``repos``.
 
     Attributes:
-        cut_after: the connection breaks after so many bytes of a file; counts ``cuts`` down.
-        hold_after: such an answer stops there until ``go_on`` is set.
-        ignore_ranges: a whole file is sent whatever part of it was asked for.
+        cut_after: the connection breaks after this many bytes of a file; counts ``cuts`` down.
+        hold_after: an answer stops after this many bytes until ``go_on`` is set.
+        ignore_ranges: the whole file is sent, even for a range request.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients leave when it pleases them."""
+        """Ignore clients that close their connection early."""
 
 
 class _Answering(BaseHTTPRequestHandler):
@@ -112,7 +112,7 @@ class _Answering(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         self._answer()

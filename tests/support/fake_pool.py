@@ -1,4 +1,4 @@
-"""Pool, prompts and generations that do what a test's script says; tokens are bytes."""
+"""Pool, prompts and generations that follow a test's script; tokens are bytes."""
 
 import asyncio
 import functools
@@ -90,7 +90,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Say:
-    """Tokens of ``text``, in one event; ``split``: an event each."""
+    """The tokens of ``text`` in one event; ``split``: one event per token."""
 
     text: str | bytes
     split: bool = True
@@ -99,7 +99,7 @@ class Say:
 @dataclass(frozen=True)
 class End:
     reason: FinishReason = FinishReason.STOP
-    """STOP comes as a stop token, LENGTH marks the last one said before."""
+    """STOP comes as a stop token; LENGTH marks the last token before it."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ Step = Progress | Say | End | Fail | Wait
 
 
 def played(spec: SequenceSpec, script: Sequence[Step]) -> Iterator[ScriptStep]:
-    """What a generation of ``spec`` does by ``script``."""
+    """The steps of a generation of ``spec`` that follows ``script``."""
     for step in script:
         match step:
             case Progress():
@@ -182,7 +182,7 @@ class ScriptedLease:
 
 
 class OneForAll:
-    """The settings of ``pool`` hold for every model; its first model is the default."""
+    """Every model has the settings of ``pool``; the first model is the default."""
 
     def __init__(self, pool: "FakePool") -> None:
         self._pool = pool
@@ -199,9 +199,9 @@ class OneForAll:
 
 
 class FakePool:
-    """The library as well as the pool.
+    """Both the library and the pool.
 
-    ``scripts`` are used up one a generation; ``gate`` holds ``acquire`` until it is set.
+    Each generation takes the next of ``scripts``. ``acquire`` waits until ``gate`` is set.
     """
 
     def __init__(self, *models: CatalogModel) -> None:
@@ -243,7 +243,7 @@ class FakePool:
         return self.resolve(name).id
 
     async def change_settings(self, model_id: str, changes: Mapping[str, Any]) -> ModelSettings:
-        """One set of settings for all models, checked as the real ones are."""
+        """All models share one set of settings, which is checked like the real ones."""
         checked = {key: check_change(key, value) for key, value in changes.items()}
         self.changes.append((model_id, checked))
         self.model_settings = replace(self.model_settings, **checked)
@@ -310,7 +310,7 @@ class FakePool:
 
 @dataclass
 class World:
-    """What a fake daemon consists of; change it before or while requests run."""
+    """The parts of a fake daemon. Change them before or while requests run."""
 
     pool: FakePool = field(default_factory=FakePool)
     options: ApiOptions = field(default_factory=lambda: ApiOptions(hold_start=LONG))
@@ -328,7 +328,7 @@ class World:
 
     @functools.cached_property
     def app(self) -> ASGIApp:
-        """Made once: what is changed of the options afterwards has no effect."""
+        """Made once: later changes of the options have no effect."""
         return create_app(self.services())
 
     def services(self) -> Services:

@@ -1,7 +1,7 @@
 """The daemon with a runtime that can be made to fail: ``python -m tests.support.faulty_daemon``.
 
-While the file named by OMLXD_TEST_FAULT exists, every step of a model's batch raises what the
-file says. What the runtime knows to be the end of the device ends the device thread.
+While the file named by OMLXD_TEST_FAULT exists, every step of a model's batch raises an error with
+the text of the file. If the runtime takes it for the end of the device, the device thread ends.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What must hold after every tick of the guard, whatever the machine does."""
+"""The invariants that must hold after every tick of the guard, on any machine."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,13 +20,13 @@ from omlxd.policy.tiers import BURST
 from tests.support.simulated_daemon import SimulatedDaemon
 
 GIVING = (EvictModel, AbortRequests, MarkPendingUnload, AbortLoads)
-"""Actions that take something from somebody."""
+"""Actions that take something away: a model, a request or a load."""
 PATIENCE = 2
-"""Polls over the ceiling that may pass without anything being given up."""
+"""Polls over the ceiling that may pass before the guard takes something away."""
 
 
 class Watch:
-    """Attached to a daemon before it starts; what went wrong is in ``broken``."""
+    """Attach it to a daemon before its start. ``broken`` lists the violations."""
 
     def __init__(self, daemon: SimulatedDaemon) -> None:
         self.daemon = daemon
@@ -34,7 +34,7 @@ class Watch:
         self.broken: list[str] = []
         self.rules: Counter[str] = Counter()
         self.notable_actions: list[tuple[float, Action]] = []
-        """(when, what) of everything that was taken from somebody and accepted."""
+        """(time, action) of every accepted action that took something away."""
         self._seen = 0
         self._refused: set[str] = set()
         self._idle_polls_over = 0
@@ -69,13 +69,13 @@ class Watch:
                 pass
 
     def _nothing_idle(self, views: Iterable[ModelView], action: Action) -> None:
-        """Nothing is aborted while something idle could go."""
+        """Nothing is aborted while something idle could be unloaded."""
         for view in _staying(views):
             if not view.busy and not view.pinned and view.id not in self._refused_now():
                 self._break(f"{action} while '{view.id}' is idle")
 
     def _refused_now(self) -> set[str]:
-        """Models that this tick has asked to leave."""
+        """Models that this tick has asked to unload."""
         new = self.daemon.watchers.applied[self._seen :]
         return {action.model_id for action, _, _ in new if isinstance(action, EvictModel)}
 
@@ -102,7 +102,7 @@ class Watch:
     def _check_over(self, decision: Decision, now: float, *, gave: bool) -> None:
         leaving = sum(view.bytes for view in self.daemon.pool.views() if view.unloading)
         usage = decision.memory.usage.bytes
-        # What is on its way out frees enough by itself, though a long step may hold it up.
+        # The unloads and aborts under way free enough, but a long step may delay them.
         over = usage is not None and is_over(usage - leaving, decision.memory.ceilings)
         counted = self._counted_at is None or now - self._counted_at >= BURST
         if counted:
@@ -144,5 +144,5 @@ def _staying(views: Iterable[ModelView]) -> list[ModelView]:
 
 
 def harmless(actions: Iterable[Action]) -> bool:
-    """Nothing is taken from anybody."""
+    """Whether no action takes anything away."""
     return all(isinstance(a, ReclaimBufferCache | ReturnFreePages | WalkStoreCap) for a in actions)

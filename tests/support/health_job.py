@@ -1,7 +1,7 @@
 """A tiny daemon for the service tests: the real lock, ending and address record; no models.
 
-Called as the job is: ``-m omlxd serve --supervised --config FILE [--home DIR]``. The keys of the
-configuration say how it behaves.
+Called like the job: ``-m omlxd serve --supervised --config FILE [--home DIR]``. The keys of the
+configuration set its behaviour.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def serve(options: dict[str, object], lock: InstanceLock) -> int:
 
 
 class Stopped(BaseException):
-    """Not an Exception: http.server goes on after those of a request."""
+    """Not an Exception, because http.server ignores every Exception of a request."""
 
 
 def stop(*_: object) -> None:

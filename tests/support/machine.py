@@ -1,4 +1,4 @@
-"""A daemon with models that do not all fit, as tests and benchmarks of the pool need it."""
+"""A daemon whose models do not all fit at once, for tests and benchmarks of the pool."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.support.squeeze import Squeezed
 
 
 class Machine(Squeezed):
-    """A daemon and its models, by default a and b, warmed up and empty."""
+    """A daemon and its models, by default a and b. It is warmed up, with no model loaded."""
 
     def __init__(self, daemon: DaemonProcess, models: tuple[str, ...] = ("a", "b")) -> None:
         super().__init__(daemon)
@@ -20,7 +20,7 @@ class Machine(Squeezed):
         self.empty()
 
     def need(self, model: str) -> int:
-        """Bytes that the admission wants for a load: weights, and a first prompt."""
+        """Bytes that admission requires for a load: the weights and a first prompt."""
         found = self.daemon.get(f"/v1/models/{model}/fit?context=2048&concurrency=1")
         return sum(found[part] for part in ("weights_bytes", "kv_bytes", "prefill_bytes"))
 
@@ -29,14 +29,14 @@ class Machine(Squeezed):
         return next(int(m["weights_bytes"]) for m in models if m["id"] == model)
 
     def room_for_one(self) -> None:
-        """Put the marks so that each of the models fits, and no two of them."""
+        """Set the marks so that each model fits, but not two models."""
         used = self.settled_usage()
         need = max(self.need(model) for model in self.models)
         weights = min(self.weights(model) for model in self.models)
         self.marks(soft=used + need + weights * 4 // 10, hard=used + need + weights * 6 // 10)
 
     def loads(self, model: str) -> int:
-        """Since the daemon began."""
+        """The loads of ``model`` since the start of the daemon."""
         return sum(event["model"] == model for event in self.daemon.events("model_ready"))
 
     def model(self, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Requests as bytes on a real socket, for what no client library would send."""
+"""Requests as bytes on a real socket, for requests that no client library would send."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ MOST = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Answer:
-    """``status`` None: the connection was closed without one."""
+    """``status``: None when the connection was closed without an answer."""
 
     status: int | None
     headers: dict[str, str]

@@ -1,4 +1,4 @@
-"""The small real model for tests that need real text, made once and kept in .cache."""
+"""The small real model for tests that need real text. It is made once and kept in .cache."""
 
 import functools
 import subprocess
@@ -11,9 +11,9 @@ FOLDER = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
 
 @functools.cache
 def real_model() -> Path:
-    """SmolLM2-135M-Instruct in float32, whose greedy output does not depend on the batch.
+    """SmolLM2-135M-Instruct in float32: its greedy output does not depend on the batch.
 
-    Made on first use, behind a lock that parallel runs wait for; needs the network once.
+    The first use makes it, under a lock for parallel runs, and needs the network.
     """
     maker = [sys.executable, str(ROOT / "scripts" / "smollm2.py"), str(FOLDER)]
     made = subprocess.run(

@@ -1,9 +1,9 @@
-"""The dispositions of signals that a process started by a test begins with."""
+"""The signal dispositions for a process that a test starts."""
 
 import signal
 
 
 def default_signals() -> None:
-    """To be passed as ``preexec_fn``: the tests may run where signals are ignored (``nohup``)."""
+    """Pass it as ``preexec_fn``: the tests may run with ignored signals (``nohup``)."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""The core of the daemon, all of it real, on a simulated Mac and in virtual time.
+"""The real core of the daemon on a simulated Mac and in virtual time.
 
 Real: host layer, policy, guard, pool, engine, device worker and its schedulers. The device thread
-is a task that takes its turns as the time of its steps has passed.
+is a task that takes its next turn when the time of its last steps has passed.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from tests.support.simulated_mac import Mac, ModelShape, SimulatedBackend, Simul
 
 
 class Inbox:
-    """The device thread's queue, for a device that is a task."""
+    """The device thread's queue, for a device that is a task and no thread."""
 
     coming = 0
 
@@ -81,7 +81,7 @@ class StepwiseEngine(Engine):
         worker = Worker(
             backend,
             self._options,
-            # What a turn has spent so far has passed for the device.
+            # For the device, the time that a turn has used so far has passed.
             lambda: self._clock() + backend.spent,
             self._inbox,
             posted.extend,
@@ -107,7 +107,7 @@ class StepwiseEngine(Engine):
 
 @dataclass
 class Tally:
-    """What happened to the requests."""
+    """Counts the outcomes of the requests."""
 
     finished: int = 0
     left: int = 0
@@ -119,7 +119,7 @@ class Tally:
 
 @dataclass
 class Watchers:
-    """Who is told of ticks and actions, and every action so far with what became of it."""
+    """The callbacks for ticks and actions, and every action so far with its outcome."""
 
     after_tick: list[Callable[[], None]] = field(default_factory=list)
     before_action: list[Callable[[Action, Decision], None]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Watchers:
 
 
 def watched(ports: GuardPorts, watchers: Watchers) -> GuardPorts:
-    """The daemon's ports; every tick and action is seen."""
+    """The daemon's ports, with ``watchers`` called at every tick and action."""
 
     async def apply(action: Action, decision: Decision) -> ActionOutcome:
         for tell in watchers.before_action:
@@ -145,7 +145,7 @@ def watched(ports: GuardPorts, watchers: Watchers) -> GuardPorts:
 
 
 class SimulatedDaemon:
-    """``started()`` inside a virtual loop; the world is changed through ``mac`` and ``kernel``."""
+    """Use ``started()`` in a virtual loop. Tests change the machine by ``mac`` and ``kernel``."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class SimulatedDaemon:
         self._running: asyncio.Task[None] | None = None
 
     def clock(self) -> float:
-        """Goes on while the machine sleeps; the loop's own time does not."""
+        """This clock goes on while the machine sleeps; the loop's own time does not."""
         return self._loop.time() + self.slept
 
     def sleep_machine(self, seconds: float) -> None:
@@ -271,7 +271,7 @@ class SimulatedDaemon:
         hold: float = 0.0,
         deadline: float | None = None,
     ) -> str:
-        """One request; ``finished`` or the code of its error. ``hold``: the lease is kept so long
+        """One request; ``finished`` or the code of its error. ``hold``: seconds to keep the lease
         before and after."""
         self.tally.open += 1
         self.enforcer.arrived()
@@ -333,7 +333,7 @@ def _with_pins(options: PoolOptions, pinned: Iterable[str]) -> PoolOptions:
 
 
 class Troubles:
-    """Collects what was logged as an error: in these tests that is always a fault of ours."""
+    """Collects the errors in the log. In these tests each of them is a bug of ours."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []

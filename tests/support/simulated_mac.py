@@ -1,6 +1,6 @@
-"""A Mac in plain Python: its memory, its kernel's answers, and a Metal runtime that lives in it.
+"""A Mac in plain Python: its memory, its kernel's answers, and a Metal runtime on it.
 
-The kernel answers with the bytes of the real one, so the Darwin host reads it as it is.
+The kernel answers with bytes like the real one, so the unchanged Darwin host can read them.
 """
 
 import struct
@@ -16,13 +16,13 @@ from omlxd.units import GiB, MiB
 
 PAGE = 16384
 DRIVER_HOLDS = 1.5
-"""Seconds for which the driver still holds what the allocator gave back."""
+"""Seconds for which the driver still holds memory that the allocator gave back."""
 NORMAL, WARNING, CRITICAL = 1, 2, 4
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a model takes: bytes of its weights, of a token's KV, of a prompt token's transient."""
+    """The memory of a model in bytes: weights, KV per token, and transient per prompt token."""
 
     weights: int
     kv_token: int
@@ -31,12 +31,12 @@ class ModelShape:
     piece_seconds: float = 0.5
     decode_seconds: float = 0.25
     prefill_seconds: float = 0.001
-    """A prompt token."""
+    """Per prompt token."""
 
 
 @dataclass
 class Mac:
-    """Bytes. ``apps`` is what others use, ``idle_apps`` what they have not touched for long."""
+    """Bytes. ``apps``: used by other programs; ``idle_apps``: not touched by them for long."""
 
     total: int
     clock: Callable[[], float]
@@ -45,7 +45,7 @@ class Mac:
     idle_apps: int = 0
     file_cache: int = 0
     own: int = 300 * MiB
-    """Of the daemon, outside of the GPU."""
+    """The daemon's memory outside of the GPU."""
     active: int = 0
     pool: int = 0
     peak: int = 0
@@ -69,7 +69,7 @@ class Mac:
 
     @property
     def working_set(self) -> int:
-        """What Metal recommends unless told otherwise."""
+        """The working set that Metal recommends, by default."""
         return self.total * 3 // 4 if self.total > 32 * GiB else self.total * 2 // 3
 
     @property
@@ -101,7 +101,7 @@ class Mac:
     # The allocator
 
     def allocate(self, size: int) -> None:
-        """From the pool first, as MLX does."""
+        """Take from the pool first, as MLX does."""
         self.pool -= min(self.pool, size)
         self.active += size
         self.peak = max(self.peak, self.active)
@@ -118,7 +118,7 @@ class Mac:
 
 
 class SimulatedKernel:
-    """Answers as the C calls of a Mac do, or fails as told."""
+    """Answers like the C calls of a Mac, or fails when a test says so."""
 
     def __init__(self, mac: Mac) -> None:
         self.mac = mac
@@ -127,7 +127,7 @@ class SimulatedKernel:
         self.psutil_fails = False
         self.frozen = False
         self.spikes: list[int] = []
-        """Bytes of others that only the next looks at the host's counters see, one each."""
+        """Extra bytes of other programs: each read of the host counters shows and removes one."""
         self.host_calls = 0
         self._raw = b""
 
@@ -183,7 +183,7 @@ class SimulatedKernel:
         return 0
 
     def available(self) -> int | None:
-        """As psutil has it."""
+        """The available memory as psutil would report it."""
         if self.psutil_fails:
             return None
         free, _, inactive, _, _ = self.mac.queues()
@@ -191,7 +191,7 @@ class SimulatedKernel:
 
 
 class SimulatedBackend:
-    """A runtime without tokens worth reading; ``spent`` is the time its calls took."""
+    """A runtime with meaningless tokens; ``spent`` is the time that its calls took."""
 
     def __init__(self, mac: Mac, shapes: dict[str, ModelShape]) -> None:
         self.mac = mac
@@ -304,7 +304,7 @@ class _Batch:
             total = len(self._sequences[i].prompt)
             self._done[i] += tokens
             self._backend.take(self._shape.prefill_seconds * tokens)
-            # What the attention needs for a moment ends up in the pool.
+            # The transient memory of the attention ends up in the pool.
             transient = self._shape.transient_token * tokens
             self._mac.allocate(transient)
             self._mac.free(transient)

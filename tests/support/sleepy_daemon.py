@@ -1,4 +1,4 @@
-"""The daemon on a machine whose sleep is told by a file: ``python -m tests.support.sleepy_daemon``.
+"""The daemon on a machine that sleeps as a file says: ``python -m tests.support.sleepy_daemon``.
 
 The file named by OMLXD_TEST_SLEPT holds the seconds slept so far.
 """

@@ -1,4 +1,4 @@
-"""A daemon whose memory a test squeezes, and the clients that feel it."""
+"""A daemon whose memory limits a test lowers, and its clients."""
 
 import itertools
 import queue
@@ -12,13 +12,13 @@ from omlxd.units import GiB, MiB
 from tests.support.daemon import DaemonProcess, payloads
 
 NO_END = {"logit_bias": {"0": -100, "1": -100, "2": -100}}
-"""Fields of a request: a tiny model's answer is as long as it may be."""
+"""Fields of a request with which a tiny model's answer ends only at its limit."""
 GUARD = "/v1/memory-guard"
 LIMIT = 60.0
 
 
 class Squeezed:
-    """A daemon, how much it uses, and a ceiling put where a test wants it."""
+    """A daemon, its memory usage, and a ceiling that the test sets."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
         self.daemon = daemon
@@ -33,13 +33,13 @@ class Squeezed:
         return found
 
     def usage(self) -> int:
-        """Bytes, as ``/status`` has them after a fresh tick."""
+        """Usage in bytes, from ``/status`` after a new tick."""
         self.put()
         used: int = self.daemon.status()["current_bytes"]
         return used
 
     def settled_usage(self) -> int:
-        """The same once it holds still."""
+        """The usage when it no longer changes."""
         last = self.usage()
         for _ in range(40):
             now = self.usage()
@@ -50,7 +50,7 @@ class Squeezed:
         raise AssertionError("the use of memory does not settle")
 
     def marks(self, soft: int, hard: int, *, hard_share: float = 0.5) -> dict[str, Any]:
-        """Put the marks at these bytes; the ceiling is ``hard`` / ``hard_share``."""
+        """Set the marks to these bytes; the ceiling is ``hard`` / ``hard_share``."""
         ceiling = hard / hard_share
         return self.put(
             tier="custom",
@@ -60,7 +60,7 @@ class Squeezed:
         )
 
     def relax(self) -> None:
-        """Back to what the configuration says."""
+        """Return to the marks of the configuration."""
         self.put(tier=None, custom_ceiling_gb=None, soft_threshold=None, hard_threshold=None)
 
     def guard(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Squeezed:
                 assert answer.status_code == 200, answer.text
 
     def phases(self) -> list[str]:
-        """Of the requests on the device thread."""
+        """The phases of the requests on the device thread."""
         return sorted(request["phase"] for request in self.daemon.status()["requests"])
 
     def stream(self, model: str, **fields: Any) -> "Stream":
@@ -136,7 +136,7 @@ class Stream(threading.Thread):
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.error: dict[str, Any] | None = None
-        """The body of an error event, or of an answer that is one."""
+        """The body of an error event or of an error answer."""
         self.broken: Exception | None = None
         self.leave = threading.Event()
         self.start()

@@ -1,4 +1,4 @@
-"""A small config for each architecture that has an estimate, with sizes that tell keys apart."""
+"""A small config for each architecture with an estimate. Every key has another size."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ BASE: dict[str, Any] = {
     "expert_layer_period": 2,
 }
 WIDE = {"head_dim": 24}
-"""Not the hidden size over the heads."""
+"""Differs from the hidden size divided by the number of heads."""
 TURNS = {"layer_types": ["sliding_attention", "full_attention"] * 2}
 LONG_ROPE = {
     "long_factor": [1.0] * 4,

@@ -1,7 +1,7 @@
 """Tiny models with random, seeded weights: one for each kind of cache and layer.
 
 A few hundred kilobytes each, with a real byte-level tokenizer and chat template, in the folder
-layout of any other model. Their text is noise; the way it is made is that of a large model.
+layout of any other model. Their text is noise, but it is generated as by a large model.
 """
 
 import hashlib
@@ -142,7 +142,7 @@ _BUILT: dict[tuple[str, str, str], Path] = {}
 def tiny_model(root: Path, arch: str, seed: int = 0, **overrides: Any) -> Path:
     """The folder of a tiny model below ``root``, made at most once.
 
-    ``overrides`` are entries of its config, and two of our own: ``bits`` quantises it in groups
+    ``overrides`` are entries of its config, and two special keys: ``bits`` quantises it in groups
     of 32, ``chat_template=None`` leaves the template out.
     """
     recipe = json.dumps([seed, overrides], sort_keys=True)
@@ -186,7 +186,7 @@ def _build(folder: Path, arch: str, seed: int, overrides: dict[str, Any]) -> Non
 
 
 def write_tokenizer(folder: Path, chat_template: str | None = CHAT_TEMPLATE) -> None:
-    """tokenizer.json and tokenizer_config.json of every tiny model."""
+    """Write tokenizer.json and tokenizer_config.json; all tiny models have the same."""
     _tokenizer().save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -216,7 +216,7 @@ def _config(arch: str, overrides: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _tokenizer() -> Tokenizer:
-    """Byte-level BPE: any text goes in and comes out, many characters take several tokens."""
+    """Byte-level BPE: it encodes any text without loss; many characters take several tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -228,7 +228,7 @@ def _tokenizer() -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(), trainer)
-    # Every id that the model can say must be a token.
+    # Every id that the model can generate must be a token.
     tokenizer.add_tokens([f"filler{n}" for n in range(VOCABULARY - tokenizer.get_vocab_size())])
     return tokenizer
 
@@ -248,7 +248,7 @@ def _texts() -> list[str]:
 def _weight(
     name: str, shape: tuple[int, ...], seed: int, arch: str, tied: bool
 ) -> "np.ndarray[Any, Any]":
-    """The value of one parameter, from a stream of its own.
+    """The value of one parameter, from its own random stream.
 
     Scaled so that answers depend on the whole context and logits have no near ties: lively
     layers, small embeddings, decays slow enough to remember.

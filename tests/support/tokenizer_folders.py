@@ -1,4 +1,4 @@
-"""Model folders that hold a real tokenizer of each kind and nothing else."""
+"""Model folders that hold only a real tokenizer, one for each kind."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ CHATML = (
 
 
 def byte_level() -> Tokenizer:
-    """Byte-level BPE, as of GPT-2, Llama 3, Qwen."""
+    """Byte-level BPE, like GPT-2, Llama 3 and Qwen."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,7 +48,7 @@ def byte_level() -> Tokenizer:
 
 
 def sentencepiece(*, strip: bool = True) -> Tokenizer:
-    """BPE of sentencepiece with byte fallback, as of Llama 2 (``strip``) and Gemma."""
+    """BPE of sentencepiece with byte fallback, like Llama 2 (``strip``) and Gemma."""
     letters = sorted(set("".join(CORPUS[:2])) - {" "})
     pieces = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters]
     merges = [("▁", "h"), ("l", "o"), ("▁", "w"), ("▁", "▁"), ("h", "e")]
@@ -95,8 +95,8 @@ def beginning_with_bos(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def write(folder: Path, tokenizer: Tokenizer, **files: Mapping[str, Any]) -> str:
-    """The folder's path. ``config``, ``generation_config`` and ``tokenizer_config`` are what
-    those files hold, beside the little that is always there."""
+    """The folder's path. ``config``, ``generation_config`` and ``tokenizer_config`` are added to
+    the minimal content of those files."""
     folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     contents: dict[str, Mapping[str, Any]] = {

@@ -1,4 +1,4 @@
-"""A tokenizer in plain Python whose vocabulary is whatever byte strings a test gives it."""
+"""A tokenizer in plain Python. A test gives it the byte strings of its vocabulary."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise

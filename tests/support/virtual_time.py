@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when nothing else is left to do, and then at once."""
+"""An event loop with virtual time: when no work is left, it jumps to the next timer."""
 
 import asyncio
 import selectors
@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TICK = 1e-6
-"""Seconds; less than this would be lost in the rounding of sums of times."""
+"""Seconds. A shorter time would be lost in the rounding of sums."""
 MOST_ROUNDS = 100_000
 """Turns of the loop at one instant; code that needs more spins."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Timers ring in order without waiting; what belongs in a thread runs where it is called.
+    """Timers fire in order without waiting, and work for a thread runs in the caller.
 
-    So a run is the same each time, however busy the real machine is.
+    So every run is the same, even on a busy machine.
     """
 
     def __init__(self, start: float = 10_000.0) -> None:
@@ -60,6 +60,6 @@ class _Selector(selectors.SelectSelector):
 
 
 def run_virtually(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end on a loop of its own."""
+    """Run ``work`` to its end on its own loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

@@ -1,4 +1,4 @@
-"""What every unit test goes without: the settings of the shell that runs it."""
+"""Removes the settings of the user's shell from every unit test."""
 
 import os
 

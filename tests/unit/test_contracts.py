@@ -1,4 +1,4 @@
-"""The import contracts hold for every package there is, not for a list that was true once."""
+"""The import contracts hold for every package that exists, not for an outdated list."""
 
 import tomllib
 from pathlib import Path
@@ -14,7 +14,7 @@ def contract(name: str) -> dict[str, Any]:
 
 
 def modules_in(package: str) -> set[str]:
-    """Direct children of ``package``, packages and modules."""
+    """The packages and modules directly in ``package``."""
     folder = ROOT / package.replace(".", "/")
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py"}
     names |= {path.parent.name for path in folder.glob("*/__init__.py")}

@@ -1,4 +1,4 @@
-"""JSON nested deeper than Python follows is taken like any other nonsense, wherever it is read."""
+"""Every reader of JSON handles too deep nesting like any other bad JSON."""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Deep(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a server that is not omlxd and answers so."""
+    """The health of a server that is not omlxd and answers with such JSON."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Deep) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

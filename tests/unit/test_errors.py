@@ -20,7 +20,7 @@ def every_class(kind: type[OmlxdError] = OmlxdError) -> Iterator[type[OmlxdError
 
 
 def made(kind: type[OmlxdError]) -> OmlxdError:
-    """One of ``kind``, with a value for each parameter that has no default, and with details."""
+    """An error of ``kind``, with a value for each parameter without default, and with details."""
     values: dict[str, Any] = {
         "message": "text",
         "mistakes": ["one", "two"],

@@ -1,4 +1,4 @@
-"""The one check of declared options, for each way that a value comes in."""
+"""The check of declared options, for each source of a value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

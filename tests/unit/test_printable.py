@@ -1,4 +1,4 @@
-"""What names and texts from elsewhere become."""
+"""The printable form of foreign names and texts."""
 
 import pytest
 

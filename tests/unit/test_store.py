@@ -1,4 +1,4 @@
-"""State files: whole or not at all, private, and never silently lost."""
+"""State files are written whole or not at all; they are private and never silently lost."""
 
 import os
 import stat

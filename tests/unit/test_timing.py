@@ -1,4 +1,4 @@
-"""Timers of the loop."""
+"""Timers of the event loop."""
 
 import asyncio
 from contextvars import ContextVar
@@ -7,7 +7,7 @@ from omlxd.timing import Alarm, loop_call_later
 from tests.unit.pool.fakes import FakeTime
 
 REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
-"""Like the log's own, which holds the id of the request that is being answered."""
+"""Like the log's own variable, which has the id of the current request."""
 
 
 async def test_the_last_alarm_counts_and_one_set_to_the_same_time_stays() -> None:

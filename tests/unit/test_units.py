@@ -28,7 +28,7 @@ def test_what_is_no_size_is_refused(text: str | float) -> None:
 
 @pytest.mark.parametrize("text", [24, 24.5, "24", " 24 ", 24 * GiB])
 def test_a_number_without_a_unit_is_refused(text: str | float) -> None:
-    """It would be in bytes, where the API's own key of that name is in GB."""
+    """It would be in bytes, but the API's key with that name is in GB."""
     with pytest.raises(ValueError, match="give one, as in '24GB'"):
         parse_bytes(text)
 

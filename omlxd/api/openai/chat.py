@@ -58,7 +58,7 @@ class ChatRequest(GenerationFields):
     @field_validator("messages", mode="before")
     @classmethod
     def _not_too_many(cls, value: Any) -> Any:
-        # Before pydantic checks each of them, which takes long.
+        # Count them before pydantic checks each one, which takes long.
         if isinstance(value, list) and _pieces(value) > MOST_PIECES:
             raise ValueError(f"at most {MOST_PIECES} messages and content parts are taken")
         return value

@@ -53,7 +53,7 @@ class CompletionRequest(GenerationFields):
     @field_validator("prompt", mode="before")
     @classmethod
     def _not_too_many(cls, value: Any) -> Any:
-        # Before pydantic checks each of them, which takes long.
+        # Count them before pydantic checks each one, which takes long.
         if not isinstance(value, list):
             return value
         if len(value) + sum(len(inner) for inner in value if isinstance(inner, list)) > MOST_TOKENS:
@@ -114,7 +114,7 @@ def _check_number(services: Services, prompts: int) -> None:
             f"prompt: {prompts} prompts; one request may have {most} (api.max_prompts).",
             param="prompt",
         )
-    # The engine would answer that its queue is full, and the client would try again.
+    # Otherwise the engine would say that its queue is full, and the client would try again.
     if sequences is not None and prompts > sequences:
         raise InvalidRequest(
             f"prompt: {prompts} prompts; a model of this server has {sequences} places for what "

@@ -26,7 +26,7 @@ def _no_boolean(value: Any) -> Any:
     return value
 
 
-# It comes after the bounds. Otherwise the schema would not show them.
+# It comes after the bounds; otherwise the schema would not show them.
 NoBoolean = BeforeValidator(_no_boolean)
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 MaxTokens = Annotated[int | None, Field(ge=1), NoBoolean]
@@ -46,7 +46,7 @@ class StreamOptions(WireModel):
 
 
 class GenerationFields(WireModel):
-    """None: the body does not say."""
+    """None: the body does not have the field."""
 
     model: Annotated[str | None, Field(max_length=500)] = None
     max_tokens: MaxTokens = None

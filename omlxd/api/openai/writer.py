@@ -1,4 +1,4 @@
-"""What the answers of OpenAI's chat and text completions share, and their log probabilities."""
+"""The common parts of OpenAI's chat and text completion answers, and their log probabilities."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from omlxd.text.detokenize import token_piece
 from omlxd.text.protocol import Tokenizer
 
 _IMPOSSIBLE: Final = -9999.0
-"""What OpenAI writes for a probability of 0. JSON has no number for its logarithm."""
+"""OpenAI writes this for a probability of 0. JSON has no number for its logarithm."""
 
 # Made once: json.dumps would make an encoder for every token.
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -36,7 +36,7 @@ class CompletionsWriter(ABC):
         self._logprobs = logprobs
         self._with_usage = usage
         self._head: dict[str, Any] = {}
-        """What every chunk begins with. Empty until ``begin``."""
+        """The beginning of every chunk. Empty until ``begin``."""
 
     def begin(self, request: GenerationRequest) -> None:
         self._tokenizer = request.tokenizer
@@ -107,7 +107,7 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[NewToken]) -> dict[str,
 def completion_logprobs(
     tokenizer: Tokenizer, tokens: Sequence[NewToken], starts: Sequence[int]
 ) -> dict[str, Any]:
-    """Lists of equal length. ``starts``: where each token begins in the text, in characters."""
+    """Lists of equal length. ``starts``: the position of each token in the text, in characters."""
     return {
         "tokens": [token_piece(tokenizer, token.token).text for token in tokens],
         "token_logprobs": [_number(token.logprob) for token in tokens],

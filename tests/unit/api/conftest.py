@@ -1,4 +1,4 @@
-"""What several files of these tests share."""
+"""Fixtures that several of these test files share."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.support.fake_pool import World
 
 @pytest.fixture(scope="session")
 def still() -> World:
-    """For requests that change nothing: to make an application takes long."""
+    """For requests that change nothing, because making an application takes long."""
     return World()

@@ -1,4 +1,4 @@
-"""What every answer has: a request id, OpenAI's error shape, a limit on what is read."""
+"""Every answer has a request id and OpenAI's error shape, and every body has a limit."""
 
 import json
 from typing import Any

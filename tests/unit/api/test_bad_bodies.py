@@ -1,4 +1,4 @@
-"""What a client reads whose body is not what it should be: in JSON's words, and why."""
+"""The errors for wrong bodies: each names the field in JSON's terms, and the reason."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Bodies: size as sent and as inflated, nesting, time."""
+"""The limits of bodies: size as sent and as decompressed, nesting, time."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: the wire as clients read it."""
+"""POST /v1/chat/completions: the wire format that clients read."""
 
 import asyncio
 from collections.abc import Sequence
@@ -119,7 +119,7 @@ async def test_a_length_finish_keeps_its_last_token(world: World) -> None:
 
 
 async def test_a_stop_string_may_name_a_special_token(world: World) -> None:
-    """Clients stop at ``<|im_end|>``, also where the model does not end its answers with it."""
+    """Clients stop at ``<|im_end|>``, even if the model ends its answers with another token."""
     world.pool.tokenizer_made.stop_tokens = frozenset()
     await ask(world, stop=["<eos>"]).end()
     assert world.pool.generations[-1].spec.stop_tokens == {256}
@@ -206,7 +206,7 @@ async def test_a_failure_in_the_stream_is_an_error_event_and_done(world: World) 
 async def test_an_error_event_has_the_head_of_its_stream(
     world: World, path: str, body: dict[str, object], error: Exception
 ) -> None:
-    """T59. But no choices: Zed would take it for a chunk and go on."""
+    """T59. It has no choices: otherwise Zed would treat it as a chunk and go on."""
     world.pool.scripts.append([Say("ab"), Fail(error)])
     call = await post(world.app, path, {**body, "stream": True}).end()
     *_, last, failed, _ = call.events
@@ -273,7 +273,7 @@ async def test_a_long_load_opens_the_stream_and_its_failure_is_an_event() -> Non
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("place", ["loading", "queued", "prefill", "decode"])
 async def test_a_client_that_leaves_frees_everything_once(stream: bool, place: str) -> None:
-    """T42, T10: whatever its request was doing."""
+    """T42, T10: in every phase of its request."""
     world = World()
     steps: dict[str, Sequence[Step]] = {
         "queued": [Wait()],

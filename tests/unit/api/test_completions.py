@@ -1,4 +1,4 @@
-"""POST /v1/completions: prompts of every form, and the legacy wire."""
+"""POST /v1/completions: prompts of every form, and the legacy wire format."""
 
 import asyncio
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ async def test_several_prompts_stream_as_they_come(world: World) -> None:
 
 
 async def test_prompts_of_a_request_take_no_more_places_than_it_has() -> None:
-    """The model's own bound counts requests; each has one place."""
+    """The model's own limit counts requests, and each request has one place."""
     world, gate = World(), asyncio.Event()
     world.pool.model_settings = ModelSettings(max_concurrent_requests=1)
     world.pool.scripts.extend([[Wait(gate), Say("one"), End()], [Say("two"), End()]])

@@ -110,7 +110,7 @@ def a_stream(sent: Sent) -> EventStream:
 
 @pytest.fixture
 def bounded_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that turns without suspending would hang the test instead of failing it."""
+    """A loop without a pause would hang the test instead of failing it."""
     turns = 0
 
     class Lock(asyncio.Lock):

@@ -69,7 +69,7 @@ async def test_ready_tells_what_is_still_preloading(world: World) -> None:
 
 
 async def test_no_list_of_models_is_given_before_the_folders_were_read(world: World) -> None:
-    """A client that starts at login would remember an empty one."""
+    """A client that starts at login would remember an empty list."""
     world.pool.scanned = False
     for path in ("/v1/models", "/ready"):
         call = await get(world.app, path).end()

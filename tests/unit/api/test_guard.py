@@ -1,4 +1,4 @@
-"""The memory guard over HTTP: what it shows, what it takes, what it refuses."""
+"""The memory guard over HTTP: its state, and the changes that it accepts or refuses."""
 
 import errno
 import functools
@@ -46,7 +46,7 @@ def words(text: str) -> set[str]:
 FLAT_KEYS = words(KEYS) | {f"{name}_formatted" for name in words(TWINS)}
 
 
-@functools.lru_cache(maxsize=1)  # to make one takes long
+@functools.lru_cache(maxsize=1)  # making one takes long
 def app_of(guard: FakeGuard) -> ASGIApp:
     services = replace(
         World().services(),
@@ -219,7 +219,7 @@ async def test_the_metal_cap_is_reported_and_values_under_it_are_taken() -> None
         (b'{"soft_threshold": 0.9, "hard_threshold": 0.9}', "soft_threshold"),
         (b'{"soft_threshold": 2}', "soft_threshold"),
         (b'{"enabled": 1}', "enabled"),
-        # Nothing would read it before there is a guard of the prefill.
+        # Nothing reads it yet, since the prefill has no guard.
         (b'{"prefill_min_chunk_tokens": 512}', "prefill_min_chunk_tokens"),
     ],
 )
@@ -292,7 +292,7 @@ async def test_decisions_tell_what_was_done_and_what_it_freed() -> None:
 
 
 async def test_evictions_for_a_load_are_decisions_too(guard: FakeGuard) -> None:
-    """Evictions for a load's sake are entries too."""
+    """Evictions that make room for a load are entries too."""
     asked = Eviction(for_model="b", model_id="a", bytes=2 * GiB)
     guard.enforcer.evicted(asked)
     entry = (await show(guard))["decisions"][-1]

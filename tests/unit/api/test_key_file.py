@@ -1,4 +1,4 @@
-"""The key file: what is kept of a key, and when the file is not trusted."""
+"""The key file: the stored data of a key, and the cases in which the file is not trusted."""
 
 import json
 import os
@@ -138,7 +138,7 @@ def test_two_keys_of_one_name_are_damage(path: Path) -> None:
 def test_a_file_of_somebody_else_is_refused_and_root_is_not_told_to_take_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon of that user would stop."""
+    """Otherwise the daemon of that user would stop."""
     add_key(path, "app", Scope.ALL, 0.0)
     if os.geteuid() == 0:
         os.chown(path, 54321, -1)

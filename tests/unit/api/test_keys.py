@@ -1,4 +1,4 @@
-"""Who gets in with which key, and what becomes of those who do not."""
+"""The requests that each key allows, and the refusal of all others."""
 
 import hmac
 import re
@@ -55,14 +55,14 @@ def damage(path: Path) -> None:
 async def test_without_keys_every_caller_on_this_machine_is_served(
     path: Path, headers: list[tuple[str, str]]
 ) -> None:
-    """Clients send dummies when they are made to send something."""
+    """Clients send a dummy key when their configuration requires one."""
     app = world(path).app
     assert (await post(app, CHAT, HELLO, headers=headers).end()).status == 200
     assert (await get(app, "/status", headers=headers).end()).status == 200
 
 
 async def test_without_keys_nobody_is_served_beyond_this_machine(path: Path) -> None:
-    """As after the last key was revoked while the server runs."""
+    """As after the last key was revoked while the server was running."""
     app = world(path, open_when_empty=False).app
     assert (await post(app, CHAT, HELLO, headers=bearer("x")).end()).status == 401
     assert (await get(app, "/health").end()).status == 200
@@ -90,7 +90,7 @@ async def test_a_key_opens_what_its_scope_says_and_no_more(path: Path) -> None:
 async def test_with_a_key_for_inference_alone_control_is_closed_to_those_without(
     path: Path,
 ) -> None:
-    """Who has no key must not be able to do more than who has one."""
+    """A caller without a key must not be able to do more than a caller with one."""
     add_key(path, "a", Scope.INFERENCE, 0.0)
     app = world(path).app
     assert (await get(app, "/status").end()).status == 401
@@ -255,12 +255,12 @@ async def test_a_preflight_needs_no_key_and_a_refusal_has_cors(path: Path) -> No
 async def test_no_body_is_read_of_those_who_have_no_key(path: Path) -> None:
     add_key(path, "a", Scope.ALL, 0.0)
     here = world(path)
-    call = Call(here.app, "POST", CHAT, body=())  # it announces one and sends nothing
+    call = Call(here.app, "POST", CHAT, body=())  # it announces a body and sends none
     assert (await call.end()).status == 401
 
 
 def test_every_route_asks_for_the_scope_of_its_kind() -> None:
-    """A new route is one for control until it is put into a table of ``keys``."""
+    """A new route needs a key for control until a table in ``keys`` has it."""
     for route in create_app(World().services()).routes:
         if not isinstance(route, APIRoute):
             continue
@@ -288,7 +288,7 @@ def test_every_route_asks_for_the_scope_of_its_kind() -> None:
     ],
 )
 def test_an_odd_path_never_needs_less_than_the_one_it_resembles(path: str) -> None:
-    """The router compares literally, so this does as well; what is unknown is for control."""
+    """The check compares paths literally, like the router. Unknown paths need control."""
     needed = needed_scopes("POST", path)
     assert needed == (Scope.CONTROL,)
 

@@ -1,4 +1,4 @@
-"""Which hosts and origins the configuration takes."""
+"""The hosts and origins that the configuration accepts."""
 
 import re
 from pathlib import Path
@@ -57,8 +57,8 @@ def test_an_origin_is_taken_as_browsers_write_it(tmp_path: Path, origin: str) ->
     ],
 )
 def test_what_no_listed_page_can_have_as_its_origin_is_refused(tmp_path: Path, origin: str) -> None:
-    """``null`` is that of every sandboxed page, so it would let everybody in; others would match
-    nothing."""
+    """Every sandboxed page has the origin ``null``, so it would let everybody in. The others would
+    match nothing."""
     with pytest.raises(ConfigError, match=r"api\.allowed_origins: .*http://localhost:3000"):
         loaded(tmp_path, "allowed_origins", origin)
 

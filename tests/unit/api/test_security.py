@@ -1,4 +1,4 @@
-"""Who may call: the attacks of a hostile page as raw requests, and the clients that must pass."""
+"""The allowed callers: attacks of a hostile page as raw requests, and clients that must pass."""
 
 from typing import Any
 
@@ -126,7 +126,7 @@ ASKED = "authorization,content-type, X-Stainless-OS,anthropic-version,anthropic-
 
 
 async def allowed(asked: str, origin: str = "http://localhost:3000") -> str | None:
-    """The headers that a page of ``origin`` may send after it asked for these."""
+    """The headers that a page of ``origin`` may send if it asks for these."""
     world = world_with(allowed_origins=("http://localhost:3000",))
     ask = [("origin", origin), ("access-control-request-headers", asked)]
     call = await Call(world.app, "OPTIONS", CHAT, headers=ask, content_type=None).end()
@@ -216,7 +216,7 @@ async def test_over_the_unix_socket_localhost_is_ours_with_whatever_port(
 async def test_over_the_unix_socket_other_names_are_refused_as_well(
     still: World, host: str | None
 ) -> None:
-    """A proxy before the socket would hand on what a hostile page made its browser send."""
+    """A proxy in front of the socket would forward the requests of a hostile page."""
     server = ("/home/me/omlxd.sock", None)
     assert (await get(still.app, "/health", host=host, server=server).end()).status == 403
 

@@ -1,4 +1,4 @@
-"""Parameters that are not implemented: what would change the answer is refused by name."""
+"""Parameters that are not implemented: one that would change the answer is refused by name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Finding the daemon: by its address, its folder, or where the installed service keeps it."""
+"""Finding the daemon: by its address, its folder, or the installed service."""
 
 import json
 import os
@@ -104,7 +104,7 @@ def test_a_daemon_that_has_not_opened_its_port_is_said_to_start(tmp_path: Path) 
 def test_a_daemon_that_could_not_record_itself_is_not_said_to_be_off(
     tmp_path: Path, left: int | None
 ) -> None:
-    """As on a full disk. ``models rm`` would take it for off, and delete under its feet."""
+    """As on a full disk. ``models rm`` would think that no daemon runs, and delete its files."""
     state = tmp_path / "state"
     lock = take(state, version="1", interpreter="/python", now=1.0)
     (state / "instance.json").unlink()
@@ -175,7 +175,7 @@ def test_what_is_named_wins_over_what_is_installed(elsewhere: Path) -> None:
 def test_the_folders_of_the_installing_shell_are_found_from_another(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Installed under XDG_*; this shell has other ones, or none."""
+    """Installed with XDG_* variables; this shell has other values, or none."""
     names = ("CONFIG", "DATA", "STATE", "CACHE")
     folders = {f"XDG_{name}_HOME": str(tmp_path / "xdg" / name.lower()) for name in names}
     with monkeypatch.context() as installing:
@@ -194,7 +194,7 @@ def test_the_folders_of_the_installing_shell_are_found_from_another(
 def test_without_a_service_the_usual_places_are_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A Mac may have a daemon of all its users, at a place that is not ours to change.
+    # A Mac may have a system daemon, at a place that a test must not change.
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert daemon_paths(None, {}) == standard_paths(None, None)

@@ -1,4 +1,4 @@
-"""``omlxd doctor`` as far as it goes without a place to look at."""
+"""``omlxd doctor`` when it cannot find its paths."""
 
 import json
 import plistlib
@@ -31,7 +31,7 @@ def _logs_as_before() -> Iterator[None]:
 def test_where_only_the_whole_mac_has_a_daemon_it_is_named_and_nothing_else_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As status, key and models mean it too: the usual places are nobody's."""
+    """The same as for status, key and models: nobody uses the usual places."""
     here = Machine(
         platform="darwin",
         uid=501,

@@ -1,4 +1,4 @@
-"""``omlxd guard``: what it asks for, and how the answer reads."""
+"""``omlxd guard``: its requests, and the text of the answers."""
 
 import argparse
 from typing import Any

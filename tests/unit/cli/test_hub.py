@@ -1,4 +1,4 @@
-"""Which files are wanted, and which names are names."""
+"""The files that a pull needs, and the valid names of repositories."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which key a command sends, and to whom."""
+"""The key that a command sends, and to which daemon."""
 
 from pathlib import Path
 

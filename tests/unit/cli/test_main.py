@@ -1,4 +1,4 @@
-"""Commands against a daemon whose answers have another form."""
+"""Commands against a daemon whose answers have another form than expected."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Deleting a model: only in our own folder, never one in use, and its settings go with it."""
+"""Deleting a model: only in our own folder, never one in use, and together with its settings."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ from omlxd.cli.models_disk import (
 
 
 class Settings:
-    """Answers a PATCH as the daemon does: ``means`` is the model that a name leads to."""
+    """Answers a PATCH like the daemon; ``means`` is the model to which a name resolves."""
 
     def __init__(self, means: dict[str, str]) -> None:
         self.means = means
@@ -80,7 +80,7 @@ def test_without_a_daemon_the_settings_are_forgotten_where_they_are_kept(tmp_pat
 
 
 def removal(home: Path) -> tuple[Path, argparse.Namespace]:
-    """A model with settings; and what removes it."""
+    """A model with settings, and the function that removes it."""
     model = home / "models" / "own" / "m"
     model.mkdir(parents=True)
     (model / "config.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Pulling from a stand-in source: room, order, and what an earlier pull has left."""
+"""Pulling from a fake source: disk space, order, and the rest of an earlier pull."""
 
 import hashlib
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Bar:
 
 @dataclass
 class Source:
-    """Gives what is missing of ``CONTENT``, but fails on the names in ``failing``."""
+    """Gives the missing bytes of ``CONTENT``, but fails for the names in ``failing``."""
 
     failing: set[str] = field(default_factory=set)
     fetched: list[tuple[str, int]] = field(default_factory=list)

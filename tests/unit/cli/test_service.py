@@ -1,4 +1,4 @@
-"""Where the service commands look, by their flags, the environment, and what is installed."""
+"""The places of the service commands, by flags, environment and the installed service."""
 
 import os
 import pwd
@@ -148,7 +148,7 @@ def test_the_daemon_of_the_whole_mac_has_a_definition_of_its_own(here: Machine) 
 
 
 def test_the_doctor_looks_with_the_eyes_of_the_system_daemon(here: Machine, tmp_path: Path) -> None:
-    """Not with those of root, who runs it."""
+    """Not with the variables of root, who runs the command."""
     me = pwd.getpwuid(os.getuid())
     data = tmp_path / "data"
     found = asked(here, "status", "--system", "--home", str(data), environ={"HF_HOME": "/root/hf"})

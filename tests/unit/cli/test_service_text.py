@@ -1,4 +1,4 @@
-"""How the state of the service reads."""
+"""The state of the service as text."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How ``omlxd status`` reads."""
+"""The text of ``omlxd status``."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is drawn for a terminal."""
+"""The drawings for a terminal."""
 
 import io
 

@@ -89,7 +89,7 @@ def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
 def test_other_variables_of_the_prefix_are_left_alone_but_strange_ones_are_named(
     tmp_path: Path,
 ) -> None:
-    """A name mistaken for an option would be ignored in silence."""
+    """Otherwise a misspelt option would be ignored silently."""
     environ = {"OMLXD_VENV": "x", "OMLXD_TEST_FAULT": "x", "OMLXD_KEY": "x", "PATH": "x"}
     config = load({"log.level": "debug"}, environ, home=str(tmp_path))
     assert config.log.level is LogLevel.DEBUG
@@ -242,7 +242,7 @@ def test_what_is_no_host_is_a_mistake_of_the_configuration(tmp_path: Path, host:
 def test_paths_are_relative_to_the_file_that_names_them_else_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each command, started elsewhere, would look into other folders than the daemon."""
+    """Otherwise a command in another working directory would use other folders than the daemon."""
     monkeypatch.chdir(tmp_path)
     home = write(
         tmp_path / "home",

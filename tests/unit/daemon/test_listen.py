@@ -1,4 +1,4 @@
-"""Who is said to hold a port."""
+"""The process that is reported as the holder of a port."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ Machine = Callable[..., None]
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A machine on which each of these addresses is listened at on port 80, by pid 1, 2, ..."""
+    """A machine where pid 1, 2, ... listen on port 80 of these addresses."""
 
     def process(pid: int, ip: str) -> SimpleNamespace:
         connection = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The daemon's log to a stream that fails, and what it shows of errors."""
+"""The daemon's log to a failing stream, and the errors in it."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from omlxd.daemon.logs import configure
 
 
 class BrokenStream(io.TextIOBase):
-    """As stderr after its reader has left, until it is mended."""
+    """Like stderr without a reader, until a test repairs it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which part of the daemon is handed what."""
+"""The connections between the parts of the daemon."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def test_the_uptime_counts_from_the_moment_at_which_the_port_listened(
 def test_what_waits_and_idles_goes_by_a_clock_that_stands_still_in_sleep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T69: after a night asleep no model was idle, and no deadline has passed."""
+    """T69: a night of sleep makes no model idle and lets no deadline pass."""
     monkeypatch.setattr(parts, "awake_clock", lambda: 5.0)
     monkeypatch.setattr(parts, "continuous_clock", lambda: 5.0 + 8 * 3600)
     made = built(tmp_path)

@@ -51,7 +51,7 @@ def test_an_idle_server_wakes_once_a_second_and_stops_at_once() -> None:
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written."""
+    """Keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 8484)})
@@ -91,7 +91,7 @@ def connected(application: ASGIApp, received: bytes = PART) -> tuple[Connection,
 
 
 async def test_the_rest_of_a_body_is_not_waited_for_when_the_server_leaves() -> None:
-    """One unfinished upload held up every stop until its limit."""
+    """An unfinished upload once delayed every stop until its limit."""
     bodies: list[str] = []
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Which signals stop the daemon."""
+"""The signals that stop the daemon."""
 
 import signal
 import sys

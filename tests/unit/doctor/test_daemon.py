@@ -1,4 +1,4 @@
-"""What the doctor says of the service, port, socket, reach, daemon and guard."""
+"""The doctor's findings about service, port, socket, reach, daemon and guard."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""What the doctor says of folders and files."""
+"""The doctor's findings about folders and files."""
 
 import os
 from dataclasses import replace
@@ -114,7 +114,7 @@ def test_keys_are_named_and_a_key_file_that_is_not_trusted_fails(here: Paths) ->
 
 
 def test_keys_are_judged_for_the_account_that_the_daemon_runs_as(here: Paths) -> None:
-    """Not for root, who looks at the daemon of the whole Mac."""
+    """Not for root, because root checks the daemon of the whole Mac."""
     add_key(path_in(here.state), "app", Scope.INFERENCE, 0.0)
     assert check_keys(here, ME).text == "app (inference)"
     found = check_keys(here, STRANGER)
@@ -139,7 +139,7 @@ def test_what_the_account_cannot_use_fails_although_who_looks_can(
 
 
 def closed_to_us(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
-    """As for a user who is not root."""
+    """The same as for a user who is not root."""
     monkeypatch.setattr(os, "access", lambda path, wanted: Path(path) not in paths)
 
 

@@ -1,4 +1,4 @@
-"""What the doctor says of Python, MLX, the GPU and the memory."""
+"""The doctor's findings about Python, MLX, the GPU and the memory."""
 
 import json
 import subprocess
@@ -109,7 +109,7 @@ READING = MemoryReading(
 
 
 class StillHost:
-    """A host that says one thing."""
+    """A host with one fixed reading."""
 
     name = "darwin"
 

@@ -29,7 +29,7 @@ CEILING = 10 * GiB
 
 
 class Machine:
-    """A machine of 64 GiB whose use the tests set; the clock moves with each tick."""
+    """A machine of 64 GiB. The tests set its memory use; the clock moves with each tick."""
 
     def __init__(self, policy: GuardPolicy | None = None) -> None:
         self.now = 100.0
@@ -194,11 +194,11 @@ async def test_what_recurs_in_every_tick_is_told_once(
     await asyncio.sleep(0)
     with capture_logs() as logs:
         await machine.tick()
-        # At the second the level is an old one, so nothing changes any more.
+        # At the second tick the level is the same as before, so nothing changes.
         await machine.tick()
         told = [entry.number for entry in record.entries]
         for step in range(20):
-            machine.footprint += step  # sizes are no news
+            machine.footprint += step  # a new size alone makes no new entry
             await machine.tick()
     listener.cancel()
     assert [entry.number for entry in record.entries] == told == heard
@@ -331,7 +331,7 @@ async def test_a_stop_that_comes_together_with_a_wake_is_not_lost() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     machine.enforcer._woken.set()
-    # The waiting ends now, and the task that waited runs after this.
+    # The wait ends now; the waiting task runs after this.
     await asyncio.sleep(0)
     running.cancel()
     done, _ = await asyncio.wait({running}, timeout=5)
@@ -348,7 +348,7 @@ async def test_a_wake_from_another_thread_makes_it_look_at_once() -> None:
     async with asyncio.timeout(10):
         await looked.wait()
         for active, interval in ((False, 30.0), (True, 1.0)):
-            # The loop sleeps meanwhile: nothing but the wake itself can end that.
+            # The loop sleeps meanwhile; only the wake can end the sleep.
             looked.clear()
             threading.Timer(0.01, machine.enforcer.wake, kwargs={"active": active}).start()
             await looked.wait()

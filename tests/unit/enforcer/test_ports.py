@@ -1,4 +1,4 @@
-"""The guard on the parts that the daemon gives it."""
+"""The guard on the daemon's real parts."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ CUSTOM = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=10 * GiB)
 
 
 class FakeMachine:
-    """Host, engine and pool in one, as far as the guard touches them."""
+    """Host, engine and pool in one object, with only the methods that the guard calls."""
 
     name = "fake"
     info = SimpleNamespace(recommended_working_set=None, own_memory=False)
@@ -32,7 +32,7 @@ class FakeMachine:
         self.used = GiB
         self.graphics: int | None = None
         self.active: int | None = None
-        """None: as ``used``."""
+        """None: the same as ``used``."""
         self.pool = 0
         self.total = 64 * GiB
         self.kernel_limit: int | None = 0
@@ -186,7 +186,7 @@ async def test_a_load_is_not_held_up_by_what_the_driver_still_holds(machine: Fak
     memory = machine.guard.memory()
     assert memory is not None
     assert memory.usage.bytes == 3 * GiB
-    # The driver lets go: footprint and graphics fall together, and nothing is taken off twice.
+    # The driver frees it: footprint and graphics fall together; nothing is subtracted twice.
     machine.used, machine.graphics = 3 * GiB, 2 * GiB
     memory = machine.guard.memory()
     assert memory is not None

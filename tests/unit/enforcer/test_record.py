@@ -1,4 +1,4 @@
-"""The guard's memory of itself: who comes late, and who leaves."""
+"""The record of decisions: listeners that come late, and listeners that leave."""
 
 import asyncio
 from dataclasses import replace
@@ -50,7 +50,7 @@ EVICTION = Eviction(for_model="b", model_id="a", bytes=2 * GiB)
 
 
 async def test_an_eviction_for_a_load_is_one_entry_that_is_told_twice() -> None:
-    """Evictions for a load's sake are entries too."""
+    """Evictions that make room for a load are entries too."""
     record, made = a_record()
     following = record.follow()
     first = asyncio.create_task(anext(following))

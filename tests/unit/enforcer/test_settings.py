@@ -236,7 +236,7 @@ def test_a_tier_out_of_force_never_comes_back_by_a_change_of_something_else() ->
 
 
 def test_what_a_change_contradicts_of_what_is_out_of_force_is_over() -> None:
-    """What is stored comes back as what was in force."""
+    """After a restart the stored values are in force again."""
     store = Store()
     store.kept = {"hard_threshold": 0.93}
     file = GuardPolicy(soft_threshold=0.95, hard_threshold=0.97)

@@ -7,7 +7,7 @@ from omlxd.host.clock import SleepWatch, awake_clock, continuous_clock
 
 
 class Clocks:
-    """A machine's two clocks: one stands still in sleep."""
+    """The two clocks of a machine; one of them stops in sleep."""
 
     def __init__(self) -> None:
         self.continuous = 1000.0
@@ -78,5 +78,5 @@ def test_the_clocks_of_this_machine_never_go_back(clock: Callable[[], float]) ->
 def test_what_was_slept_since_the_boot_is_between_the_two_clocks() -> None:
     assert SleepWatch().slept() == 0.0
     assert continuous_clock() >= awake_clock() - 1.0
-    # The event loop goes by this one.
+    # The event loop uses this clock.
     assert abs(awake_clock() - time.monotonic()) < 1.0

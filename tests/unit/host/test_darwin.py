@@ -1,4 +1,4 @@
-"""The reading of a Mac, from the kernel's bytes to the numbers that a decision sees."""
+"""The reading of a Mac, from the kernel's bytes to the numbers of a decision."""
 
 import errno
 import struct
@@ -22,7 +22,7 @@ def never_asked() -> int | None:
 
 
 class Counted(Generic[T]):
-    """A function that knows how often it was called."""
+    """A function that counts its calls."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
@@ -120,7 +120,7 @@ def test_reused_counters_keep_their_time_while_usage_is_fresh(kernel: StandInKer
 def test_the_kernels_copy_for_callers_over_its_quota_is_known_as_old(
     kernel: StandInKernel,
 ) -> None:
-    """Other tools use up the quota: the call succeeds, with the bytes of before."""
+    """Other tools use up the quota: the call succeeds, but returns the previous bytes."""
     host = mac(kernel)
     host.read(10.0)
     kernel.tell("budget", 0)
@@ -262,7 +262,7 @@ def test_an_old_revision_leaves_file_backed_pages_unknown_and_says_so(
 def test_counters_above_the_memory_of_the_machine_are_not_believed(
     kernel: StandInKernel,
 ) -> None:
-    """A page size four times too large would show memory that is not there."""
+    """A page size four times too large would show memory that does not exist."""
     kernel.tell("page_size", 4 * PAGE)
     reading = mac(kernel, lambda: 3 * GiB).read(1.0)
     assert reading.free == 3 * GiB

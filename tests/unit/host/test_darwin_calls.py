@@ -1,4 +1,4 @@
-"""The C calls against a kernel that writes what each release writes."""
+"""The C calls against a fake kernel that writes the same bytes as each release."""
 
 import ctypes
 import errno
@@ -124,7 +124,7 @@ def test_an_errno_is_an_answer_that_names_it(kernel: StandInKernel, code: int) -
     kernel.tell("fail_rusage", code)
     kernel.sysctl("hw.memsize", b"\0" * 8, error=code)
     calls = kernel.open()
-    ctypes.set_errno(errno.EIO)  # left over from elsewhere: must not be taken for this call's
+    ctypes.set_errno(errno.EIO)  # from an earlier call; it must not be reported for this one
     assert calls.resource_usage(4, 296) == Failed("proc_pid_rusage", errno.errorcode[code])
     assert calls.sysctl("hw.memsize") == Failed("hw.memsize", errno.errorcode[code])
 

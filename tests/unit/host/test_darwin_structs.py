@@ -43,7 +43,7 @@ def test_the_counters_are_pages_of_the_kernel() -> None:
 
 
 def test_speculative_pages_are_counted_as_free_and_not_again_as_external() -> None:
-    """free_count and external_page_count of the kernel both hold them."""
+    """The kernel counts them in free_count and in external_page_count."""
     counters = decode_vm_counters(
         vm_bytes(free=100, inactive=50, active=400, external=200, speculative=40), PAGE
     )
@@ -51,7 +51,7 @@ def test_speculative_pages_are_counted_as_free_and_not_again_as_external() -> No
     assert counters.free == 100 * PAGE
     assert counters.external == 160 * PAGE
     taken = counters.free + counters.inactive + max(0, counters.external - counters.inactive)
-    # 60 really free, 40 speculative, 160 file-backed pages on the queues: each once.
+    # 60 really free, 40 speculative, 160 file-backed pages on the queues: each counts once.
     assert taken == (60 + 40 + 160) * PAGE
 
 

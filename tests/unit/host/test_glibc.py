@@ -1,4 +1,4 @@
-"""What a thread has freed goes back to the system, wherever in the heap it lies."""
+"""The memory that a thread frees goes back to the system, at any place in the heap."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from omlxd.units import KiB, MiB
 
 FREED = 48 * MiB
 BLOCK = 512 * KiB
-"""Small enough to lie in a heap under either rule."""
+"""Small enough to be in a heap, with or without the thresholds."""
 
 FREE_IN_A_THREAD = f"""
 import ctypes, sys, threading
@@ -68,7 +68,7 @@ def test_the_free_end_of_a_threads_heap_is_given_back() -> None:
 
 
 def test_without_that_it_would_stay() -> None:
-    """Shows that the script above asks for what it should."""
+    """Shows that the script above would detect a heap that keeps its memory."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("needs the GNU C library")
     assert anonymous("as they are") >= FREED

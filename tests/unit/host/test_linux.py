@@ -1,4 +1,4 @@
-"""The reading of a Linux machine, from a made-up /proc and /sys."""
+"""The reading of a Linux machine, from a fake /proc and /sys."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -323,7 +323,7 @@ def test_there_is_no_wired_limit_here(root: Path) -> None:
 
 def test_what_malloc_gave_back_is_measured_and_not_assumed(root: Path) -> None:
     released = linux(root).release_free_memory()
-    # The made-up status does not move.
+    # The fake status does not change.
     assert released in (0, None)
 
 

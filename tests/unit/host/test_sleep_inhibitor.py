@@ -1,4 +1,4 @@
-"""T69: the Mac is kept from sleeping while work is under way, and only then."""
+"""T69: the Mac is kept awake while work is running, and only then."""
 
 import subprocess
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Spawner:
 
 
 class Work:
-    """What is under way; the inhibitor is told of each change."""
+    """The running work; the inhibitor is updated at each change."""
 
     def __init__(self, spawn: Spawner | None, pid: int = 1) -> None:
         self.inhibitor = SleepInhibitor(lambda: self.count > 0, spawn, pid)

@@ -1,4 +1,4 @@
-"""The daemon of the quickstart ends with it: whoever stops reading, whatever signal comes when."""
+"""The quickstart's daemon ends with it, at any signal and when the output loses its reader."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ import pytest
 
 
 class Process:
-    """As Popen; signals come where ``interrupted`` names a method."""
+    """Like Popen; signals come during the methods in ``interrupted``."""
 
     def __init__(self, *interrupted: str) -> None:
         self.interrupted = list(interrupted)
@@ -47,7 +47,7 @@ class Process:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """As quickstart sets them; those of pytest again afterwards."""
+    """The handlers of quickstart; afterwards those of pytest again."""
     before = {number: signal.getsignal(number) for number in child_daemon.ENDING}
     child_daemon.heed(child_daemon.leave)
     yield
@@ -108,7 +108,7 @@ def test_a_signal_between_the_end_and_the_stop_does_not_keep_the_daemon(
 def test_a_signal_that_another_thread_took_ends_the_wait_for_the_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Python notices it where the call returns, which the one for a child's end does not do."""
+    """Python handles a signal when a call returns, but the wait for a child does not return."""
     limits: list[float] = []
 
     def sleep(limit: float) -> None:
@@ -124,7 +124,7 @@ def test_a_signal_that_another_thread_took_ends_the_wait_for_the_daemon(
 
 
 def test_no_signal_on_the_way_out_is_complained_of(capfd: pytest.CaptureFixture[str]) -> None:
-    """Two at once: Python handles the second when the first has changed what signals do."""
+    """Two at once: Python handles the second after the first has changed the handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, child_daemon.ENDING)
     signal.raise_signal(signal.SIGHUP)
     signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The support for daemons under test, where a machine is laid out differently."""
+"""The support for daemons under test, on machines with other volumes."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from tests.support.daemon import link_models
 def test_models_are_copied_where_they_cannot_be_linked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with the clone on one volume and pytest's folder on another."""
+    """As when the clone and pytest's folder are on different volumes."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))

@@ -1,4 +1,4 @@
-"""The first command of a newcomer: its API key, and what it says where it cannot go on."""
+"""The first command of a new user: its API key, and its messages when it cannot go on."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ KEY = "omlxd_key-of-this-run"
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[httpx.Request]:
-    """What was asked of a server that wants KEY, and starts for one question."""
+    """The requests to a server that needs KEY and is still starting at the first request."""
     seen: list[httpx.Request] = []
 
     def server(request: httpx.Request) -> httpx.Response:
@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[httpx.Request
 
 
 def leave_key(home: Path, port: int) -> None:
-    """As a daemon of this folder does."""
+    """Like a daemon of this folder."""
     state = home / "state"
     state.mkdir()
     (state / "local.key").write_text(f"{KEY}\n")
@@ -61,7 +61,7 @@ def test_the_key_that_the_daemon_of_the_clone_left_is_sent(
 def test_a_key_that_was_made_after_the_question_is_sent_with_the_next(
     asked: list[httpx.Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The port listens long before anything answers."""
+    """The port listens long before the server answers."""
     get = httpx.get
 
     def slow(url: str, **options: object) -> httpx.Response:
@@ -116,7 +116,7 @@ def test_the_command_that_makes_a_key_is_right_for_folders_of_any_name(
 def test_a_second_daemon_of_the_clone_is_not_started_and_the_log_of_the_first_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """On another port than the one asked for."""
+    """On another port than the requested one."""
     monkeypatch.setattr(quickstart, "HOME", tmp_path)
     monkeypatch.setattr(quickstart, "runs_at", lambda url: False)
     lock = daemon_run.take(tmp_path / "state", version="1", interpreter="python", now=0.0)
@@ -162,7 +162,7 @@ def test_where_nothing_was_found_the_folders_are_named() -> None:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """For main: no arguments, and the signals stay those of pytest."""
+    """For main: no arguments, and pytest's signal handlers stay."""
     monkeypatch.setattr(sys, "argv", ["quickstart"])
     monkeypatch.setattr(quickstart, "heed", lambda handler: None)
     monkeypatch.setattr(quickstart, "runs_at", lambda url: False)

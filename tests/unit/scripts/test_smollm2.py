@@ -1,4 +1,4 @@
-"""The maker of the real model: GGUF's forms of numbers, and a folder that is whole or absent."""
+"""Making the real model: GGUF's number formats, and a folder that is complete or absent."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ import smollm2
 
 
 def gguf(meta: bytes, keys: int, tensors: list[tuple[str, tuple[int, ...], int, bytes]]) -> bytes:
-    """A GGUF file of version 3; shapes are given columns first, as the file has them."""
+    """A GGUF file of version 3; shapes have columns first, as in the file."""
     infos, data = b"", b""
     for name, shape, kind, raw in tensors:
         infos += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", len(shape))
@@ -128,7 +128,7 @@ def test_a_model_of_the_same_recipe_is_not_made_again(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
-    """As on a full disk, of which tokenizers makes an Exception of no kind."""
+    """As on a full disk: tokenizers then raises a plain Exception."""
     (tmp_path / "tokenizer.json").mkdir()
     meta = {
         "tokenizer.ggml.pre": "smollm",

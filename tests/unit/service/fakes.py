@@ -1,4 +1,4 @@
-"""Stand-ins for time, for launchctl's process and for a whole supervisor."""
+"""Fakes of the time, of launchctl's process and of a whole supervisor."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from omlxd.service.supervisor import Clock, JobView
 
 
 class Time:
-    """A clock that moves only when somebody waits; ``then`` runs after each wait."""
+    """A clock that moves only during a wait; ``then`` runs after each wait."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.now = 0.0

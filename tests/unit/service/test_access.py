@@ -20,7 +20,7 @@ STRANGER = Account("no-such-account", 54321, 54321, Path("/var/empty"))
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that every account may reach, as pytest's own are not."""
+    """A folder that every account can reach; pytest's own folders are private."""
     path = Path(tempfile.mkdtemp(dir=os.path.realpath("/tmp")))
     path.chmod(0o755)
     yield path
@@ -81,7 +81,7 @@ def test_an_agent_has_no_problems_with_its_own_files(folder: Path) -> None:
 
 
 def test_a_python_that_the_account_cannot_run_is_refused(folder: Path) -> None:
-    """Also the one that an environment's link leads to."""
+    """Also the interpreter to which an environment's link points."""
     described = job(folder, STRANGER)
     assert problems(described) == []
     behind = made(folder / "home" / "python3", 0o755)

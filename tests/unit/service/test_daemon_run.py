@@ -1,4 +1,4 @@
-"""One daemon per data folder, and who holds it."""
+"""Only one daemon per data folder, and the record of the holder."""
 
 import errno
 import fcntl

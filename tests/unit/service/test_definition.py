@@ -1,4 +1,4 @@
-"""What launchd is told to run, and how an installed definition is read back."""
+"""The definition that launchd runs, and reading an installed definition."""
 
 import plistlib
 import re

@@ -42,7 +42,7 @@ from omlxd.service.exits import (
     ],
 )
 def test_an_error_has_its_code(error: BaseException | None, by_hand: int, supervised: int) -> None:
-    """T65: KeepAlive restarts every non-zero exit, so what stays wrong exits 0."""
+    """T65: KeepAlive restarts every non-zero exit, so a lasting mistake exits with 0."""
     ending = ending_of(error)
     assert exit_code(ending, supervised=False) == by_hand
     assert exit_code(ending, supervised=True) == supervised

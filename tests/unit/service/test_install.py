@@ -1,4 +1,4 @@
-"""What an installation does, and that it undoes what did not work."""
+"""The steps of an installation, and the rollback when a step fails."""
 
 import os
 import plistlib
@@ -22,7 +22,7 @@ CONFIG_IS_WRONG = b"a job whose configuration is wrong"
 
 
 class World:
-    """A state folder whose job is played by this process: each start is a new instance."""
+    """A state folder. This process plays the job: each start is a new instance."""
 
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
@@ -146,7 +146,7 @@ def test_a_stopped_service_stays_stopped_after_a_failed_update(world: World) -> 
 
 
 def test_a_failed_move_to_another_home_watches_the_previous_one(world: World) -> None:
-    """The job that comes back runs in the data folder that its definition names."""
+    """The restored job runs in the data folder that its definition names."""
     first = render_plist(world.job, "label", plist_template())
     world.install(first)
     old = world.state
@@ -160,7 +160,7 @@ def test_a_failed_move_to_another_home_watches_the_previous_one(world: World) ->
 
 
 def test_a_job_in_the_other_domain_is_loaded_there_again_after_a_failure(world: World) -> None:
-    """Both domains have one definition file."""
+    """Both domains use the same definition file."""
     other = replace(world.supervisor, loaded=b"job 1", domain="user/501")
     world.supervisor.definition.write_bytes(b"job 1")
     world.supervisor.refuses.add(b"job 2")
@@ -175,7 +175,7 @@ def test_a_job_in_the_other_domain_is_loaded_there_again_after_a_failure(world: 
 
 
 def test_no_command_but_install_makes_the_data_folder(world: World) -> None:
-    """Made by root, a system daemon could not enter it."""
+    """If root made the folder, a system daemon could not enter it."""
     with pytest.raises(ServiceFailed, match="not installed"):
         control.start(world.supervisor, world.watch, world.time.clock)
     control.stop(world.supervisor, world.watch, world.time.clock, disable=False)
@@ -229,13 +229,13 @@ def test_an_older_version_that_runs_is_restarted(world: World) -> None:
     world.version = "1.0"
     world.time.sleep(0)
     world.supervisor.pid = None
-    # The played instance is this process, so it does not end: the stop by force follows.
+    # This process plays the instance, so it does not end. The forced stop follows.
     assert world.install().action is InstallAction.RESTART
     assert world.supervisor.done[-2:] == ["stop_process", "load"]
 
 
 def test_a_restart_without_a_record_waits_for_the_process_that_runs(world: World) -> None:
-    """A daemon that a full disk kept from writing its record, and that drains when told to end."""
+    """A daemon that could not write its record on a full disk, and that drains on SIGTERM."""
     world.install()
     (world.state / "instance.json").unlink()
 

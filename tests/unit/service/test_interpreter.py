@@ -1,4 +1,4 @@
-"""Which Pythons a service may be built on."""
+"""The Pythons that a service may use."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What follows a launchctl exit code."""
+"""The reaction to each launchctl exit code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which domain an agent goes to, the order of launchctl calls, and what each exit code leads to."""
+"""The domain of an agent, the order of launchctl calls, and the effect of each exit code."""
 
 from pathlib import Path
 

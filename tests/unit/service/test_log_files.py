@@ -1,4 +1,4 @@
-"""The rotating log, the trimming of launchd's file, and the end of a log as it grows."""
+"""The rotating log, the trimming of launchd's file, and following a growing log."""
 
 import io
 import os
@@ -115,7 +115,7 @@ def test_a_full_disk_is_tried_again_later_and_the_loss_is_counted(tmp_path: Path
 
 @contextmanager
 def full_at(size: int) -> Iterator[None]:
-    """A disk that takes ``size`` bytes of a file, and so a part of the record that goes over."""
+    """A disk that takes ``size`` bytes of a file, and so only a part of the last record."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -248,7 +248,7 @@ def test_a_missing_file_is_an_error_of_the_caller(tmp_path: Path) -> None:
 
 
 def script(*steps: Callable[[], object]) -> Callable[[float], None]:
-    """A sleep that does the next step each time."""
+    """A sleep that runs the next step at each call."""
     left = list(steps)
 
     def sleep(seconds: float) -> None:

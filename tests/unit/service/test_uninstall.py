@@ -1,4 +1,4 @@
-"""What a purge deletes, and that it deletes nothing else."""
+"""The files that a purge deletes; it deletes nothing else."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""When a started job counts as up."""
+"""The conditions under which a started job counts as up."""
 
 import os
 from dataclasses import asdict, replace
@@ -100,7 +100,7 @@ def test_a_process_that_leaves_no_record_is_said_after_a_minute(tmp_path: Path) 
 
 @pytest.mark.parametrize("last_exit", [None, "exit code 0"])
 def test_a_start_that_was_lost_is_made_again(tmp_path: Path, last_exit: str | None) -> None:
-    """``last_exit`` None: the supervisor does not say whether the job runs."""
+    """``last_exit``: None when the supervisor does not say whether the job runs."""
     time = Time()
 
     def starts(_: bytes) -> None:
@@ -114,7 +114,7 @@ def test_a_start_that_was_lost_is_made_again(tmp_path: Path, last_exit: str | No
 
 
 def _left(folder: Path, instance_id: str) -> None:
-    """What a daemon that was killed leaves."""
+    """The record that a killed daemon leaves."""
     facts = {"instance_id": instance_id, "pid": 2**22 + 1, "started_at": 1.0, "version": "1"}
     write_json(folder / "instance.json", facts)
 
@@ -128,7 +128,7 @@ def _ended(folder: Path, instance_id: str | None, ending: Ending, code: int) -> 
 def test_what_ran_and_died_is_the_supervisor_s_to_start_again(
     tmp_path: Path, recorded: bool
 ) -> None:
-    """Sooner than its pace, the restarts would be used up while a fault passes."""
+    """Faster restarts would all be used up before a temporary fault ends."""
     watch = Watch(tmp_path, lambda url: Unhealthy("never asked"), Time().clock)
     _left(tmp_path, "old")
     before = watch.baseline()
