@@ -26,7 +26,7 @@ TIME_LIMIT = 600
 CONFTEST = """
 from hypothesis import Phase, settings
 
-# As tests/conftest.py has it, but a failure is all that is asked for, not its smallest form.
+# Like tests/conftest.py, but any failure is enough: it is not reduced to its smallest form.
 settings.register_profile(
     "mutants", max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate]
 )

@@ -24,7 +24,7 @@ def control_routes(services: Services) -> APIRouter:
     @routes.get("/health")
     @routes.head("/health", include_in_schema=False)
     async def health() -> dict[str, Any]:
-        """The daemon is alive. It answers at once, whatever else it does."""
+        """The daemon is alive. It answers at once, even when it is busy."""
         return {
             "status": services.phase().value,
             "version": identity.version,

@@ -77,7 +77,7 @@ def model_routes(services: Services) -> APIRouter:
 
     @routes.post("/v1/models/{name:path}/load")
     async def load(name: str, request: Request) -> dict[str, Any]:
-        """Answers when it is in memory. It ends if the client leaves and nobody else waits."""
+        """Answers when it is loaded. The load ends if the client leaves and no other waits."""
         services.refuse_unless_ready()
         model = library.resolve(name)
         info = await while_connected(request.receive, pool.load(model.id))

@@ -81,7 +81,7 @@ class Services:
                 pass
 
     def refuse_until_scanned(self) -> None:
-        """Raises Starting while nobody knows yet which models there are: a client that starts
-        beside the daemon would remember that there are none. A folder that hangs does not count."""
+        """Raises Starting before the first scan of the models: a client that starts together with
+        the daemon would remember an empty list. A folder that hangs does not delay this."""
         if not self.library.scanned:
             raise Starting(STILL_READING, retry_after=1.0)

@@ -238,7 +238,7 @@ def _import_httpx() -> Any:
 def daemon_paths(home: str | None, environ: Mapping[str, str]) -> "Paths":
     """The paths by ``--home``, else OMLXD_HOME, else the installed service, else the usual paths.
 
-    Raises ConfigError for a home (``~``) of nobody.
+    Raises ConfigError for the home of an unknown ``~NAME``.
     """
     from omlxd.config.paths import standard_paths
 

@@ -87,7 +87,7 @@ def _project_of(prefix: Path, package_root: Path) -> str | None:
     inside = sys.prefix != sys.base_prefix
     if inside and any((prefix.parent / mark).exists() for mark in PROJECT_MARKS):
         return str(prefix.parent)
-    # An editable installation runs from the clone, wherever its environment is.
+    # An editable installation runs from the clone; its environment may be anywhere.
     if package_root.name not in ("site-packages", "dist-packages"):
         return str(package_root)
     return None
