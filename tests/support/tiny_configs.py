@@ -1,4 +1,4 @@
-"""A small config for each architecture with an estimate. Every key has another size."""
+"""A small config for each architecture with an estimate. The sizes let tests tell keys apart."""
 
 from typing import Any
 
