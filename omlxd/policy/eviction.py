@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from omlxd.policy.readings import ModelView
 
+WHY_FIRST = "is the least recently used idle one"
+"""Why ``choose_victims`` takes its first choice; the guard's reason quotes it."""
+
 
 def may_leave(model: ModelView) -> bool:
     """Whether it may be unloaded to free memory. Models that are loading or unloading may not."""

@@ -27,7 +27,7 @@ from omlxd.policy.decision import (
     go_on,
     observe,
 )
-from omlxd.policy.eviction import choose_to_end, choose_victims
+from omlxd.policy.eviction import WHY_FIRST, choose_to_end, choose_victims
 from omlxd.policy.pressure import Level, Pause
 from omlxd.policy.readings import ModelView
 from omlxd.policy.tiers import BUFFER_CACHE_FLOOR, MAX_DEFERRALS, GuardPolicy
@@ -121,12 +121,12 @@ def unload_drained(seen: Observation) -> Step | None:
 
 
 def unload_idle(seen: Observation) -> Step | None:
-    """The least recently used idle model is unloaded. At soft, one model always stays. At hard, the
-    last one is unloaded too."""
+    """An idle model is unloaded. At soft, one model always stays. At hard, the last one is unloaded
+    too."""
     victim = _victim(seen)
     if victim is None or (seen.level is Level.SOFT and len(seen.unpinned) <= 1):
         return None
-    return _unload(victim, "is the least recently used idle one")
+    return _unload(victim, WHY_FIRST)
 
 
 def leave_running_alone(seen: Observation) -> Step | None:
