@@ -1,14 +1,15 @@
 """A guard with the real enforcer and settings on fake ports; the test sets the memory use."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from omlxd.enforcer.enforcer import Enforcer
 from omlxd.enforcer.ports import Activity, GuardPorts
 from omlxd.enforcer.settings import From, GuardSettings
-from omlxd.policy.actions import Action, ActionOutcome
+from omlxd.policy.actions import Action, ActionOutcome, EvictModel
+from omlxd.policy.ceiling import Limits
 from omlxd.policy.decision import Decision
 from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView, OsPressure
 from omlxd.policy.tiers import GuardPolicy
@@ -34,19 +35,30 @@ class FakeGuard:
         self.stored: Mapping[str, Any] = stored or {}
         self.store_error: OSError | None = None
         self.ticks = 0
+        self.applied: list[Action] = []
+        self.limits: list[Limits] = []
+        self.reclaimed = 0
+        self.after_tick: Callable[[], object] = lambda: None
+        self.read_error: Exception | None = None
+        self.effect: Callable[[Action], ActionOutcome] = self.take
         self.settings = GuardSettings(
             policy or GuardPolicy(), origins or {}, self.stored, self._store
         )
         self.enforcer = Enforcer(
             GuardPorts(
                 clock=lambda: self.now,
-                read=self._read,
-                sample=self._sample,
+                read=self.read,
+                sample=self.sample,
                 models=lambda: self.models,
-                activity=lambda: Activity(False, False, bool(self.models)),
-                apply=self._apply,
-                set_limits=lambda limits: None,
-                after_tick=self._ticked,
+                activity=lambda: Activity(
+                    loading=any(m.loading for m in self.models),
+                    active=any(m.busy for m in self.models),
+                    loaded=bool(self.models),
+                ),
+                apply=self.apply,
+                set_limits=self.limits.append,
+                after_tick=self.ticked,
+                reclaimed=lambda: self.reclaimed,
             ),
             self.settings,
         )
@@ -69,7 +81,9 @@ class FakeGuard:
             raise self.store_error
         self.stored = values
 
-    def _read(self, now: float) -> MemoryReading:
+    def read(self, now: float) -> MemoryReading:
+        if self.read_error is not None:
+            raise self.read_error
         return MemoryReading(
             now,
             64 * GiB,
@@ -83,16 +97,25 @@ class FakeGuard:
             os_pressure=self.os_pressure,
         )
 
-    async def _sample(self) -> AllocatorSample | None:
+    async def sample(self) -> AllocatorSample | None:
         return AllocatorSample(self.now, self.footprint, 0, self.footprint)
 
-    async def _apply(self, action: Action, decision: Decision) -> ActionOutcome:
-        model = next((m for m in self.models if m.id == getattr(action, "model_id", None)), None)
-        if model is None:
-            return ActionOutcome(action, accepted=False)
-        self.models = tuple(m for m in self.models if m is not model)
-        self.footprint -= model.bytes
-        return ActionOutcome(action, freed=model.bytes)
+    async def apply(self, action: Action, decision: Decision) -> ActionOutcome:
+        self.applied.append(action)
+        return self.effect(action)
 
-    def _ticked(self, memory: object) -> None:
+    def take(self, action: Action) -> ActionOutcome:
+        if isinstance(action, EvictModel):
+            gone = next(m for m in self.models if m.id == action.model_id)
+            self.models = tuple(m for m in self.models if m is not gone)
+            self.footprint -= gone.bytes
+            return ActionOutcome(action, freed=gone.bytes)
+        return ActionOutcome(action)
+
+    async def tick(self, after: float = 1.0) -> int:
+        self.now += after
+        return await self.enforcer.tick()
+
+    def ticked(self, memory: object) -> None:
         self.ticks += 1
+        self.after_tick()

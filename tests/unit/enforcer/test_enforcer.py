@@ -1,6 +1,5 @@
 import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +8,6 @@ from structlog.testing import capture_logs
 
 from omlxd.enforcer.enforcer import MAX_LOOKS, Enforcer
 from omlxd.enforcer.ports import Activity, GuardPorts
-from omlxd.enforcer.settings import GuardSettings
 from omlxd.policy.actions import (
     AbortRequests,
     Action,
@@ -18,80 +16,24 @@ from omlxd.policy.actions import (
     MarkPendingUnload,
     WalkStoreCap,
 )
-from omlxd.policy.ceiling import Limits
-from omlxd.policy.decision import Decision
 from omlxd.policy.pressure import Level
-from omlxd.policy.readings import AllocatorSample, MemoryReading, ModelView
+from omlxd.policy.readings import AllocatorSample, ModelView
 from omlxd.policy.tiers import GuardPolicy, Tier
 from omlxd.units import GiB
+from tests.support.fake_guard import FakeGuard
 
 CEILING = 10 * GiB
 
 
-class Machine:
-    """A machine of 64 GiB. The tests set its memory use; the clock moves with each tick."""
+class Machine(FakeGuard):
+    """The guard with a ceiling of 10 GiB unless told otherwise."""
 
     def __init__(self, policy: GuardPolicy | None = None) -> None:
-        self.now = 100.0
-        self.footprint = GiB
-        self.models: tuple[ModelView, ...] = ()
-        self.applied: list[Action] = []
-        self.limits: list[Limits] = []
-        self.idle_checks = 0
-        self.reclaimed = 0
-        self.after_tick: Callable[[], object] = lambda: None
-        self.read_error: Exception | None = None
-        self.effect: Callable[[Action], ActionOutcome] = self.take
-        configured = policy or GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING)
-        self.settings = GuardSettings(configured, {}, {}, lambda values: None)
-        self.enforcer = Enforcer(
-            GuardPorts(
-                clock=lambda: self.now,
-                read=self.read,
-                sample=self.sample,
-                models=lambda: self.models,
-                activity=lambda: Activity(
-                    loading=any(m.loading for m in self.models),
-                    active=any(m.busy for m in self.models),
-                    loaded=bool(self.models),
-                ),
-                apply=self.apply,
-                set_limits=self.limits.append,
-                after_tick=self.check_idle,
-                reclaimed=lambda: self.reclaimed,
-            ),
-            self.settings,
-        )
+        super().__init__(policy or GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=CEILING))
 
-    def check_idle(self, memory: object) -> None:
-        self.idle_checks += 1
-        self.after_tick()
-
-    def read(self, now: float) -> MemoryReading:
-        if self.read_error is not None:
-            raise self.read_error
-        return MemoryReading(
-            now, 64 * GiB, footprint=self.footprint, free=40 * GiB, inactive=0, active=0, external=0
-        )
-
-    async def sample(self) -> AllocatorSample | None:
-        return AllocatorSample(self.now, self.footprint, 0, self.footprint)
-
-    async def apply(self, action: Action, decision: Decision) -> ActionOutcome:
-        self.applied.append(action)
-        return self.effect(action)
-
-    def take(self, action: Action) -> ActionOutcome:
-        if isinstance(action, EvictModel):
-            gone = next(m for m in self.models if m.id == action.model_id)
-            self.models = tuple(m for m in self.models if m is not gone)
-            self.footprint -= gone.bytes
-            return ActionOutcome(action, freed=gone.bytes)
-        return ActionOutcome(action)
-
-    async def tick(self, after: float = 1.0) -> int:
-        self.now += after
-        return await self.enforcer.tick()
+    @property
+    def idle_checks(self) -> int:
+        return self.ticks
 
     @property
     def notable_actions(self) -> list[Action]:
@@ -378,7 +320,7 @@ async def test_a_wake_during_a_tick_makes_another_tick() -> None:
             activity=lambda: Activity(False, False, False),
             apply=machine.apply,
             set_limits=machine.limits.append,
-            after_tick=machine.check_idle,
+            after_tick=machine.ticked,
         ),
         machine.settings,
     )
