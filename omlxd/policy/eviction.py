@@ -33,9 +33,9 @@ def choose_victims(
             a wait, so they go in this order until it is enough.
     """
     candidates = [model for model in models if may_leave(model) and (in_use or not model.busy)]
-    candidates.sort(key=lambda m: (m.busy, not m.pending_unload, m.last_used, m.id))
     if excess is None:
-        return tuple(candidates[:1])
+        return (min(candidates, key=_order),) if candidates else ()
+    candidates.sort(key=_order)
     if excess > 0 and not in_use:
         for model in candidates:
             if model.bytes >= excess:
@@ -48,6 +48,10 @@ def choose_victims(
         chosen.append(model)
         excess -= model.bytes
     return tuple(chosen)
+
+
+def _order(model: ModelView) -> tuple[bool, bool, float, str]:
+    return (model.busy, not model.pending_unload, model.last_used, model.id)
 
 
 def choose_to_end(models: Iterable[ModelView]) -> ModelView | None:

@@ -114,6 +114,8 @@ def stop_when_relieved(seen: Observation) -> Step | None:
 
 def unload_drained(seen: Observation) -> Step | None:
     """A model that was asked to leave is unloaded when it has no request any more."""
+    if not any(model.pending_unload for model in seen.snapshot.models):
+        return None
     victim = _victim(seen)
     if victim is None or not victim.pending_unload:
         return None
