@@ -72,12 +72,14 @@ class Squeezed:
         return level
 
     def actions_since(self, number: int) -> list[tuple[str, str | None]]:
-        """(action, model) of the decisions after the given one."""
+        """(action, model) of the guard's own decisions after the given one. Models that made room
+        for a load are in the record as well, but the pool chose to unload them."""
         return [
             (action["action"], action.get("model_id"))
             for entry in self.guard()["decisions"]
             if entry["number"] > number
             for action in entry["actions"]
+            if "for_model" not in action
         ]
 
     @property
