@@ -115,7 +115,7 @@ class GuardParts:
         self.after_tick()
         if memory is None or not memory.limits.admission_paused:
             return
-        failed = self.engine.fail_queued(
+        failed = self.engine.requests.fail_queued(
             self.queue_deadline, lambda request: waited(memory, request.age)
         )
         if failed:

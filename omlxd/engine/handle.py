@@ -13,7 +13,6 @@ from omlxd.engine.generation import (
     Generation,
     PromptProgress,
     RequestPhase,
-    RequestView,
     TokensArrived,
 )
 from omlxd.engine.messages import (
@@ -170,9 +169,6 @@ class Engine:
     def abort(self, model_id: str | None, error: OmlxdError) -> int:
         """Cancel every running request (of one model) with ``error``; returns how many."""
         return self.requests.abort(model_id, error)
-
-    def fail_queued(self, after: float, make_error: Callable[[RequestView], OmlxdError]) -> int:
-        return self.requests.fail_queued(after, make_error)
 
     def view(self, model_id: str) -> EngineView:
         return self._state.view(model_id)

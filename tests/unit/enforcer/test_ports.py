@@ -22,7 +22,7 @@ CUSTOM = GuardPolicy(tier=Tier.CUSTOM, custom_ceiling_bytes=10 * GiB)
 
 
 class FakeMachine:
-    """Host, engine and pool in one object, with only the methods that the guard calls."""
+    """Host, engine, registry and pool in one object, with only the methods that the guard calls."""
 
     name = "fake"
     info = SimpleNamespace(recommended_working_set=None, own_memory=False)
@@ -100,6 +100,11 @@ class FakeMachine:
         return 0
 
     def reclaim(self, *, when_idle: bool) -> None: ...
+
+    @property
+    def requests(self) -> "FakeMachine":
+        """Its registry of requests."""
+        return self
 
     def fail_queued(self, after: float, make_error: Callable[[Any], OmlxdError]) -> int:
         assert after == 300.0

@@ -31,12 +31,12 @@ async def test_what_a_pause_held_until_its_deadline_fails_and_what_runs_goes_on(
     def late(request: object) -> MemoryPressure:
         return MemoryPressure("It waited.")
 
-    assert rig.engine.fail_queued(300.0, late) == 0
+    assert rig.engine.requests.fail_queued(300.0, late) == 0
     rig.clock.advance(300.0)
-    assert rig.engine.fail_queued(300.0, late) == 1
+    assert rig.engine.requests.fail_queued(300.0, late) == 1
     with pytest.raises(MemoryPressure, match="It waited"):
         await anext(held)
     assert running.phase is not RequestPhase.QUEUED
     assert not running.over
-    assert rig.engine.fail_queued(300.0, late) == 0
+    assert rig.engine.requests.fail_queued(300.0, late) == 0
     assert await rig.engine.stop(5)
